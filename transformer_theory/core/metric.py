@@ -367,14 +367,21 @@ class PerModule(Metric):
             self.add(self.place(activations, found), found)
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """Returns the rows of all modules."""
+        """Returns the rows of all modules. An error at a module becomes a row without value."""
         modules: dict[Place, list[Tensor]] = {}
         for place, sums in sorted(self.sums.items(), key=lambda item: item[0]):
             if place != SHARED:
                 modules.setdefault(place[:2], []).append(sums)
         rows: list[Measurement] = []
         for place, sums in modules.items():
-            for row in self.rows(place, *sums, draws=draws, generator=generator):
+            try:
+                found = list(self.rows(place, *sums, draws=draws, generator=generator))
+            except NotImplementedError:
+                raise
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}"
+                found = [Measurement("network", "network", type(self).__name__, None, reason=reason)]
+            for row in found:
                 if place:
                     head = None if row.head is None else row.head + place[1]
                     row = replace(row, layer=place[0], head=head)

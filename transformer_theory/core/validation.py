@@ -1,9 +1,10 @@
 """Checks of arguments, and lossless conversion of arrays.
 
 Public numerical functions take tensors; decorated by :func:`converted` they also take numpy arrays, float32
-and integers.
+and integers, and run in the precision of their arguments: autocast is off inside (:func:`full_precision`).
 """
 
+import contextlib
 import functools
 import inspect
 import math
@@ -18,6 +19,7 @@ from torch import Tensor
 
 # largest distance of a sum of shares from 1; the rows of a float32 softmax sum to 1 within 1e-6
 SHARES_ATOL = 1e-4
+AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")  # devices with an autocast of their own
 
 # the label of a sequence without a class
 UNLABELLED = -1
@@ -120,7 +122,8 @@ def same_dtype(**tensors: Shaped[Tensor, "..."]) -> None:
     """Checks that tensors [...] share a dtype, so that they can be multiplied, and that none on a CPU is
     float16.
 
-    Under autocast, which chooses the dtype of products, the dtypes may differ.
+    Under autocast, which chooses the dtype of products, the dtypes may differ. Functions decorated by
+    :func:`converted` run without it.
 
     Raises:
         ValueError: a tensor on a CPU is float16, or the dtypes differ.
@@ -324,6 +327,31 @@ def _native(array: np.ndarray) -> np.ndarray:
     return array.astype(array.dtype.newbyteorder("="))
 
 
+def full_precision(function: Callable[P, T]) -> Callable[P, T]:
+    """Returns the function with autocast switched off while it runs, so that products have the precision of
+    its arguments.
+
+    >>> @full_precision
+    ... def square(x):
+    ...     return x @ x
+    >>> with torch.autocast("cpu", dtype=torch.bfloat16):
+    ...     square(torch.eye(2)).dtype
+    torch.float32
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        active = [device for device in AUTOCAST_DEVICES if torch.is_autocast_enabled(device)]
+        if not active:
+            return function(*args, **kwargs)
+        with contextlib.ExitStack() as stack:
+            for device in active:
+                stack.enter_context(torch.autocast(device, enabled=False))
+            return function(*args, **kwargs)
+
+    return call
+
+
 def converted(
     *,
     float64: tuple[str, ...] = (),
@@ -333,7 +361,8 @@ def converted(
     masks: tuple[str, ...] = (),
     labels: tuple[str, ...] = (),
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Returns a decorator that converts the named arguments.
+    """Returns a decorator that converts the named arguments, and switches autocast off
+    (:func:`full_precision`).
 
     The conversions are :func:`as_float64`, :func:`as_float`, :func:`as_int64`, :func:`as_real`,
     :func:`as_mask` and :func:`as_labels`.
@@ -369,6 +398,7 @@ def converted(
         if unknown := conversions.keys() - set(names):
             raise TypeError(f"{function.__name__} has no arguments {sorted(unknown)}")
         positions = [(names.index(name), name, convert) for name, convert in conversions.items()]
+        exact = full_precision(function)
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -382,7 +412,7 @@ def converted(
                     continue
                 if stored[key] is not None or name not in optional:  # pyright: ignore[reportCallIssue, reportArgumentType]
                     stored[key] = convert(name, stored[key])  # pyright: ignore[reportCallIssue, reportArgumentType]
-            return function(*positional, **kwargs)  # pyright: ignore[reportCallIssue]
+            return exact(*positional, **kwargs)  # pyright: ignore[reportCallIssue]
 
         return call
 

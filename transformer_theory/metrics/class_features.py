@@ -24,8 +24,9 @@ from ..core.measurement import Measurement, Null, present
 from ..core.metric import ActivationKind, Activations, Metric
 from ..core.statistics import permutations
 from ..maths.linalg import logdet_identity_plus
-from .coding import SecondMoments, class_coding_rate, coding_rate, unit_norm
+from .coding import SecondMoments, class_coding_rate, coding_rate
 from .coding.memberships import blocks
+from .coding.rates import normalised
 from .geometry import neural_collapse
 from .token_layout import MEAN, mean_feature, where
 
@@ -206,7 +207,7 @@ class FeatureRates(ClassFeatures):
         return rows
 
     def scaled(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        return unit_norm(features)
+        return normalised(features)
 
     def add_samples(self, layer: int, *samples: Tensor) -> None:
         """Adds samples to the stored ones and, beyond :func:`stored_samples`, to the second moments."""

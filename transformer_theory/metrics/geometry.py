@@ -14,7 +14,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..core.validation import converted, finite
-from ..maths.linalg import cosine, effective_rank, numerical_rank, principal_angles, stable_rank
+from ..maths.linalg import (
+    binary_scale,
+    cosine,
+    effective_rank,
+    numerical_rank,
+    principal_angles,
+    stable_rank,
+    vector_norm,
+)
 
 __all__ = [
     "Collapse",
@@ -111,6 +119,7 @@ def neural_collapse(
     if C < 2:
         raise ValueError(f"neural collapse needs at least two classes, got {C}")
     X = features.detach()
+    X = X / binary_scale(X, (0, 1))  # all four distances are relative
     counts = torch.bincount(member, minlength=C).to(X)
     means = X.new_zeros(C, X.shape[1]).index_add(0, member, X) / counts[:, None]
     centred = means - means.mean(0)
@@ -146,6 +155,7 @@ def _duality(centred: Tensor, present: Tensor, classifier: Tensor | None) -> flo
             f"{centred.shape[1]}; got {list(classifier.shape)}"
         )
     W = classifier.detach()[present].to(centred)
+    W = W / binary_scale(W, (-2, -1))
     size = torch.linalg.matrix_norm(W)
     if not (bool(torch.isfinite(size)) and float(size) > 0):
         raise ValueError("classifier must be finite and not zero, got one that is not; NC3 is undefined")
@@ -169,10 +179,12 @@ def rank_collapse_residual(tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor,
     """
     if tokens.ndim < 2 or 0 in tokens.shape[-2:]:
         raise ValueError(f"tokens must have shape [*batch, n, d] with n, d >= 1, got {list(tokens.shape)}")
+    # sums and squares of scaled tokens are in range
+    tokens = tokens / binary_scale(tokens, (-2, -1))
     size = torch.linalg.matrix_norm(tokens)
     if not bool((torch.isfinite(size) & (size > 0)).all()):
         raise ValueError(
             "the residual needs finite sequences that are not zero, got one that is zero, NaN or infinite; "
             "leave it out"
         )
-    return (torch.linalg.matrix_norm(tokens - tokens.mean(-2, keepdim=True)) / size).clamp(max=1)
+    return (vector_norm(tokens - tokens.mean(-2, keepdim=True), (-2, -1)) / size).clamp(max=1)

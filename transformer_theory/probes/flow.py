@@ -10,15 +10,17 @@ same.
     root      the oldest node with the same content, up to views, casts,
               dropout and factors (:data:`SAME_STREAM`)
     taint     a bit mask: bit c is set if the node was computed from the output of attention c
+    names     name of the operation of each node
     steps     how the entries of a node were moved;
               only for nodes computed from one product with a parameter (:mod:`.projections`)
+    links     where the entries of other nodes come from (:mod:`.axes`)
 
 Parameters, and tensors computed from parameters alone, have the number :data:`PARAMETER`. A tensor that does
 not depend on the arguments of the network is a constant: also buffers, masks of pruned weights, tables.
 """
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -55,6 +57,18 @@ MOVES |= {
 MOVES |= {"contiguous", "flatten", "unflatten", "clone", "narrow", "select", "view_as", "reshape_as", "roll"}
 # same entries in the same places
 CASTS = {"to", "type", "type_as", "float", "double", "half", "bfloat16", "detach", "alias", "dropout"}
+ACTIVATIONS = {"relu", "gelu", "silu", "tanh", "sigmoid", "leaky_relu", "elu", "selu", "softplus", "mish"}
+ACTIVATIONS |= {"relu6", "hardtanh", "hardswish", "clamp", "dropout", "mul", "div"}
+COPIES = {"clone", "contiguous", "detach", "alias"}
+CONVOLUTIONS = {"conv1d", "conv2d", "conv3d"}
+# operations whose output has other entries than an argument of the same shape
+MIXES = CONVOLUTIONS | {"linear", "matmul", "mm", "bmm", "baddbmm", "addmm", "einsum", "sort", "cumsum"}
+MIXES |= {
+    "scaled_dot_product_attention",
+    "multi_head_attention_forward",
+    "softmax_attention",
+    "tied_attention",
+}
 JOINS = {"cat", "concat", "concatenate", "stack"}
 # tensors whose entries do not depend on the arguments
 FILLS = {f"{name}_like" for name in ("zeros", "ones", "full", "empty")}
@@ -101,6 +115,38 @@ def operation(function: Callable) -> Operation:
     return Operation(
         PLAIN.get(plain, plain), name in IN_PLACE or (name.endswith("_") and not name.startswith("__"))
     )
+
+
+Trail = tuple[tuple[str, tuple[int, ...]], ...]
+"""Operations from one node to another, in order: for each its name, and which of the first node (0) and of
+the results before (1, 2, ...) are its arguments.
+"""
+
+
+class Follower:
+    """Finds the node at the end of a trail that begins at another node.
+
+    Attributes:
+        start: the node at which the trail begins.
+        end: the node at its end, once it is found.
+    """
+
+    def __init__(self, trail: Trail, start: int):
+        self.trail, self.start, self.index = trail, start, {start: 0}
+        self.end = None if trail else start
+
+    def step(self, flow: "Flow", node: int) -> bool:
+        """Takes the next node of the flow. Returns whether it is the end."""
+        if self.end is not None:
+            return False
+        name, arguments = self.trail[len(self.index) - 1]
+        known = tuple(self.index[parent] for parent in flow.parents[node] if parent in self.index)
+        if name != flow.names[node] or known != arguments:
+            return False
+        self.index[node] = len(self.index)
+        if len(self.index) > len(self.trail):
+            self.end = node
+        return self.end is not None
 
 
 @dataclass(slots=True)
@@ -151,6 +197,22 @@ class Step:
         return self.joined or tuple(node for node, _ in self.terms) or (self.parent, *written)
 
 
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An operation without a step that still tells where entries come from.
+
+    Attributes:
+        parent: node of a tensor of the same shape, whose entries were changed in their places.
+        rows: axes of the output that run over the rows of a matrix, in a product of tokens with a constant or
+            a convolution; empty for other operations.
+        shape: shape of the output.
+    """
+
+    parent: int
+    rows: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
 class Flow:
     """Nodes, roots, taint and steps of one forward pass.
 
@@ -163,12 +225,13 @@ class Flow:
         self.parents: list[tuple[int, ...]] = []
         self.root: list[int] = []
         self.taint: list[int] = []
-        self._given: list[bool] = []
+        self.names: list[str] = []
+        self.watcher: Callable[[int, Tensor], None] | None = None  # receives each new node of an operation
         self.steps: dict[int, Step] = {}
+        self.links: dict[int, Link] = {}
         self.factors: dict[int, float] = {}  # node -> number by which its parent was multiplied
-        self.names: dict[int, str] = {}  # node without a step -> name of its operation
         self.widths: dict[int, int] = {}  # constant -> length of its last axis
-        self._filled: set[int] = set()  # nodes that have only the shape of their parents
+        self._variable: set[int] = set()  # nodes that depend on the arguments of the network
         self._references: list[weakref.ref] = []
         self._nodes: dict[int, tuple[weakref.ref, int]] = {}
 
@@ -190,13 +253,13 @@ class Flow:
             return self._register(tensor, PARAMETER)
         return self.add(tensor, ())
 
-    def is_given(self, node: int) -> bool:
-        """Whether a node was computed from an input of the network."""
-        return node >= 0 and self._given[node]
+    def set_arguments(self, tensors: Iterable[Tensor]) -> None:
+        """Declares the arguments of the network; whatever does not depend on them is constant."""
+        self._variable |= {self.node(tensor) for tensor in tensors} - {PARAMETER}
 
     def is_constant(self, node: int) -> bool:
-        """Whether the values of a node do not depend on an input of the network."""
-        return not self.is_given(node) or node in self._filled
+        """Whether a node does not depend on the arguments of the network."""
+        return node not in self._variable
 
     def projections_of(self, node: int) -> set[int]:
         """Follows the steps of a node backwards to the products from which its entries come."""
@@ -212,7 +275,7 @@ class Flow:
         return found
 
     def add(
-        self, tensor: Tensor, parents: tuple[int, ...], root: int | None = None, *, given: bool = False
+        self, tensor: Tensor, parents: tuple[int, ...], root: int | None = None, *, constant: bool = False
     ) -> int:
         """Adds a node for a tensor and returns its number. After an in-place operation the new node replaces
         the old one.
@@ -221,16 +284,18 @@ class Flow:
             tensor: output of the operation.
             parents: nodes of the arguments.
             root: node with the same content. None: the new node is its own root.
-            given: whether the tensor is an input of the network.
+            constant: whether the entries do not depend on the parents.
         """
         number = len(self.parents)
-        self._given.append(given or any(self._given[parent] for parent in parents))
+        if not constant and not self._variable.isdisjoint(parents):
+            self._variable.add(number)
         self.parents.append(parents)
         self.root.append(number if root is None else self.root[root])
         taint = 0
         for parent in parents:
             taint |= self.taint[parent]
         self.taint.append(taint)
+        self.names.append("")
         self._register(tensor, number)
         self._references.append(self._nodes[id(tensor)][0])
         return number
@@ -260,6 +325,44 @@ class Flow:
                     visited.add(parent)
                     todo.append(parent)
         return False
+
+    def is_ancestor(self, ancestor: int, node: int) -> bool:
+        """Whether a node was computed from this very node, not from another one with the same content."""
+        visited, todo = set(), [node]
+        while todo:
+            for parent in self.parents[todo.pop()]:
+                if parent == ancestor:
+                    return True
+                if parent > ancestor and parent not in visited:
+                    visited.add(parent)
+                    todo.append(parent)
+        return False
+
+    def activation_after(self, node: int) -> str:
+        """Returns the name of an activation that was applied to a node alone; empty if there is none."""
+        later = range(node + 1, len(self.parents))
+        found = (self.names[i] for i in later if self.parents[i] == (node,) and self.names[i] in ACTIVATIONS)
+        return next(found, "")
+
+    def trail(self, start: int, end: int) -> Trail | None:
+        """Returns the operations from one node to another, without copies at the end; None if the second was
+        not computed from the first.
+        """
+        while end > start and self.names[end] in COPIES and len(self.parents[end]) == 1:
+            (end,) = self.parents[end]
+        between, todo = set(), [end]
+        while todo:
+            for parent in self.parents[todo.pop()]:
+                if parent > start and parent not in between:
+                    between.add(parent)
+                    todo.append(parent)
+        index, steps = {start: 0}, []
+        for node in sorted(between | {end}):
+            known = tuple(index[parent] for parent in self.parents[node] if parent in index)
+            if known and node != start:
+                index[node] = len(index)
+                steps.append((self.names[node], known))
+        return tuple(steps) if end in index else None
 
     def record(
         self,
@@ -300,9 +403,8 @@ class Flow:
         for part, tensor in enumerate(outputs):
             if not in_place and any(tensor is x for x in inputs):
                 continue  # contiguous() and to() return their argument if nothing has to change
-            node = self.add(tensor, parents, parents[0] if same else None)
-            if op.name in FILLS:
-                self._filled.add(node)
+            node = self.add(tensor, parents, parents[0] if same else None, constant=op.name in FILLS)
+            self.names[node] = op.name
             if factor is not None:
                 self.factors[node] = factor
             if self.with_steps and args:
@@ -312,11 +414,27 @@ class Flow:
                     if in_place
                     else self._step(op.name, function, args, kwargs, nodes, inputs, shape)
                 )
-                if step is None:
-                    self.names[node] = op.name
-                else:
+                if step is not None:
                     step.part, step.shape = part if several else None, shape
                     self.steps[node] = step
+                elif (link := self._link(op.name, args, nodes, inputs, shape)) is not None:
+                    self.links[node] = link
+            if self.watcher is not None:
+                self.watcher(node, tensor)
+
+    def _link(
+        self, name: str, args: tuple, nodes: list[int], inputs: list[Tensor], shape: tuple[int, ...]
+    ) -> Link | None:
+        """Returns the link of an operation that has no step; None if the places of its entries are not
+        known.
+        """
+        rows = _rows(name, args, [self.is_constant(node) for node in nodes], inputs)
+        for node, x in zip(nodes, inputs):
+            # A product of the features of each head with a constant keeps heads and tokens in their places.
+            known = tuple(x.shape) == shape and (node in self.steps or node in self.links)
+            if known and (name not in MIXES or (name == "einsum" and rows == (len(shape) - 1,))):
+                return Link(node, (), shape)
+        return Link(nodes[0], rows, shape) if rows else None
 
     def _step_in_place(
         self,
@@ -443,6 +561,25 @@ class Flow:
         if name != "linear":  # as in the Conv1D of transformers: bias + x @ weight
             return node, weight.mT, tokens
         return (node, weight, tokens) if tokens.is_floating_point() else None
+
+
+def _rows(name: str, args: tuple, constant: list[bool], inputs: list[Tensor]) -> tuple[int, ...]:
+    """Returns the axes of the output that run over the rows of a constant matrix; empty for operations that
+    are no product with one.
+    """
+    if len(inputs) < 2 or constant[0] == constant[1]:
+        return ()
+    if name in CONVOLUTIONS:
+        return (1 - inputs[1].ndim,) if constant[1] else ()
+    if name == "matmul" and inputs[0].ndim > 1:
+        return (-2,) if constant[0] else (-1,)
+    if name != "einsum" or not isinstance(args[0], str) or "." in args[0] or "->" not in args[0]:
+        return ()
+    terms, _, output = args[0].replace(" ", "").partition("->")
+    names = terms.split(",")
+    own, other = (names[0], names[1:]) if constant[0] else (names[-1], names[:-1])
+    rows = [axis for axis, letter in enumerate(output) if letter in own and letter not in "".join(other)]
+    return tuple(rows) if len(names) == 2 else ()
 
 
 def factor_of(name: str, args: tuple) -> float | None:

@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..core.metric import ActivationKind, Activations
 from .attention_calls import CALLS, AttentionCall, declared_bilinear, operands_of
+from .axes import DIVIDED, Axes, doubt
 from .emission import Call, Emitter, arranged, as_stream, joined
 from .evaluation import logits_of
 from .explicit import FOLLOWED, NOWHERE, ExplicitCall, Softmaxes
@@ -31,7 +32,7 @@ from .layers import Attention, Block, Frame, Layers
 from .modules import LISTS, Blocks, first_tensor, named
 from .padding import zeros_at_padding
 from .places import Codes, Places
-from .projections import Operand, Projection, Projections
+from .projections import Arrangement, Operand, Projection, Projections
 from .readout import NOT_FOLLOWED, Readout, tokens_read
 from .redirect import aside, eager, in_this_thread
 from .registry import RegistryCall, observed_registry
@@ -58,7 +59,8 @@ class ForwardPass(TorchFunctionMode):
         kinds: kinds of activations to emit. Without "attention", attention only locates the blocks, and no
             weights are computed.
         cache: cache of :class:`.Projections`, shared by all passes.
-        on_fault: function that receives an error of the probe itself.
+        on_fault: function that receives an error of the probe itself, and the number and name of the layer
+            if it concerns one layer alone.
         targets: targets of the outputs, ``[batch, ...]``.
         special_ids, grid: see :func:`.probe`.
     """
@@ -73,7 +75,7 @@ class ForwardPass(TorchFunctionMode):
         *,
         kinds: Collection[ActivationKind] = ("attention", "features"),
         cache: dict | None = None,
-        on_fault: Callable[[Exception], None],
+        on_fault: Callable[..., None],
         targets: Tensor | None = None,
         special_ids: Collection[int] | None = None,
         grid: tuple[int, int] | None = None,
@@ -93,6 +95,9 @@ class ForwardPass(TorchFunctionMode):
         self.last: tuple[Around, Block, int] | None = None
         self.streams = Streams(self.flow)
         self.projections = Projections(self.flow, {} if cache is None else cache)
+        self.axes = Axes(self.flow, self.projections.cache)
+        # layer and module of each attention that is not measured, and the reason
+        self.refused: dict[tuple[int, str], str] = {}
         self.softmaxes = Softmaxes(self.flow.known, with_weights=self.attention)
         self.modules = {module: name for name, module in named(model)}
         self.blocks = Blocks(self.modules)
@@ -105,6 +110,7 @@ class ForwardPass(TorchFunctionMode):
         options = {"features": self.features, "attention": self.attention}
         parts = self.flow, self.streams, self.places, self.blocks, self.emitter
         self.layers = Layers(*parts, self._matching, **options)
+        self.layers.on_fault = on_fault
         self.masks: list[AttentionMask] = []
         self.stack: list[Frame] = []
         self.ran: set[str] = set()
@@ -127,6 +133,7 @@ class ForwardPass(TorchFunctionMode):
                 observed_registry(self._around_registry),
                 self,
             ):
+                self.flow.set_arguments(tensors_in(args, kwargs))
                 for x in tensors_in(args, kwargs):
                     self.places.given(x)
                 self._enter(self.model, args, kwargs)
@@ -306,7 +313,7 @@ class ForwardPass(TorchFunctionMode):
 
     def _record_attention(
         self,
-        call: Call,
+        given_call: Call,
         operands: tuple[Operand, Operand],
         output: Tensor,
         shape: tuple[int, int],
@@ -316,34 +323,30 @@ class ForwardPass(TorchFunctionMode):
         """Adds an attention to the innermost module and its block.
 
         Args:
-            call: the attention.
+            given_call: the attention, with the leading axes of the model.
             operands: nodes of queries and keys.
             output: output of the attention.
             shape: numbers of queries and keys.
             own: whether queries and keys are those of the same tokens; None if the operands tell.
         """
         frame = self.stack[-1]
-        block = frame.block = self.layers.attended(frame, self.stack)
         known = self.flow.known(output)
+        block = frame.block = self.layers.attended(frame, self.stack, known)
         node = self.flow.add(output, ()) if known is None else known
         around = self.streams.attended(node)
         self.layers.add(block, around)
         self.places.attended = True
         projection: Projection | str | None = None
-        # If the module declares W and the leading axes are batch and heads, the projections need not be
-        # searched for.
-        declares = isinstance(call, AttentionCall) and callable(getattr(frame.module, "bilinear", None))
-        if not declares:
-            is_sought = self.attention and operands is not NOWHERE
-            projection = self.projections.find(*operands) if is_sought else None
-            if isinstance(projection, Projection):
-                own = projection.own
-                call = arranged(call, projection.arrangement)
-                frame.time_first |= projection.arrangement.time_first
-            if isinstance(call, ExplicitCall) and (
-                not isinstance(projection, Projection) or call.softmax.ndim != 4
-            ):
+        call: Call | None = given_call
+        try:
+            if self.attention:
+                call, projection = self._arranged(given_call, operands, frame, block)
+            elif isinstance(call, ExplicitCall):
                 call = call.heads_of(self._batch(call.softmax.shape[-2]))
+        except Exception as error:
+            call = None
+            self.on_fault(error, block.layer, frame.name)
+        own = projection.own if isinstance(projection, Projection) else own
         key = None if operands[1].node is None else self.flow.root[operands[1].node]
         frame.attentions.append(Attention(call, projection, key, *shape, own))
         if own is not False and shape[0] == shape[1] > 1:
@@ -352,6 +355,33 @@ class ForwardPass(TorchFunctionMode):
         if isinstance(frame.module, nn.MultiheadAttention) and not frame.module.batch_first:
             frame.time_first = True
         block.time_first |= frame.time_first
+
+    def _arranged(
+        self, call: Call, operands: tuple[Operand, Operand], frame: Frame, block: Block
+    ) -> tuple[Call | None, Projection | str | None]:
+        """Returns a call with the leading axes batch and heads, None if it is refused, and the projections of
+        its queries and keys.
+        """
+        # If the module declares W and the leading axes are batch and heads, the projections need not be
+        # searched for.
+        if isinstance(call, AttentionCall) and callable(getattr(frame.module, "bilinear", None)):
+            return call, None
+        projection = None if operands is NOWHERE else self.projections.find(*operands)
+        if isinstance(projection, Projection) and self.axes.are_divided(*operands):
+            projection = DIVIDED
+        axes = projection.arrangement if isinstance(projection, Projection) else self.axes.find(*operands)
+        if isinstance(axes, Arrangement):
+            call = arranged(call, axes)
+            frame.time_first |= axes.time_first
+        elif isinstance(call, ExplicitCall) and not axes:
+            batch = self._batch(call.softmax.shape[-2])
+            axes = doubt(call.softmax.shape, call.query.shape[-1], frame.tokens, batch)
+        if isinstance(axes, str) and axes:
+            self.refused[block.layer, frame.name] = axes
+            return None, projection
+        if isinstance(call, ExplicitCall) and (isinstance(axes, str) or call.softmax.ndim != 4):
+            call = call.heads_of(self._batch(call.softmax.shape[-2]))
+        return call, projection
 
     def _batch(self, seq: int) -> int:
         """Returns the number of sequences in the input of the innermost module, and sets ``time_first`` if it
@@ -371,16 +401,16 @@ class ForwardPass(TorchFunctionMode):
 
     def _enter(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         tokens = first_tensor(args, kwargs)
-        name, node = self.modules[module], None
+        name = self.modules[module]
+        source = -1 if tokens is None else self.flow.node(tokens)
         if tokens is not None:
-            node = self.flow.known(tokens)
             # Models often change the stream in place, x += ..., so the input of each member of a list is
             # copied.
             with torch.no_grad(), torch._C.DisableTorchFunction():
                 tokens = (
                     tokens.detach().clone() if self.features and name in self.members else tokens.detach()
                 )
-        self.stack.append(Frame(name, module, tokens, -1 if node is None else node))
+        self.stack.append(Frame(name, module, tokens, source=source))
         self.ran.add(name)
 
     def _leave(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
@@ -437,8 +467,8 @@ class ForwardPass(TorchFunctionMode):
         sequences = block.name.rpartition(".")[0]
         tokens, output = (as_stream(x, time_first=frame.time_first) for x in (frame.tokens, output))
         declared = declared_bilinear(frame.module) if matches and self.attention else None
-        for attentions in _pieces(frame.attentions):
-            call = joined([attention.call for attention in attentions])
+        for attentions in _pieces([one for one in frame.attentions if one.call is not None]):
+            call = joined([one.call for one in attentions if one.call is not None])
             own = attentions[0].own
             self.masks.append(mask_of(call, sequences, frame.module, own=own, some=self.emitter.some))
             first_head, block.heads = block.heads, block.heads + call.query.shape[1]
@@ -455,7 +485,10 @@ class ForwardPass(TorchFunctionMode):
                 # The matrices of a MultiheadAttention give its scores only if nothing is added to them.
                 is_whole = callable(getattr(frame.module, "bilinear", None)) or not call.biased
                 W = declared if is_whole else None
-                self.emitter.attention(call, attentions[0].projection, W, tokens, output, **place)
+                try:
+                    self.emitter.attention(call, attentions[0].projection, W, tokens, output, **place)
+                except Exception as error:
+                    self.on_fault(error, block.layer, frame.name)
 
     def _end(self, args: tuple, kwargs: dict, output: Any) -> None:
         """Passes what was recorded to the metrics, then the outputs of the network."""
@@ -475,7 +508,7 @@ class ForwardPass(TorchFunctionMode):
 
     def _codes(self, frame: Frame, block: Block) -> Codes | None:
         """Returns the places of the tokens of a module or, if they are not known, of its block."""
-        own = self.places.of(frame.node, time_first=frame.time_first)
+        own = self.places.of(frame.source, time_first=frame.time_first)
         return self.layers.codes(block) if own is None else own
 
     def _find_read(self, masks: TokenMasks, output: Any) -> None:

@@ -49,7 +49,7 @@ def probe(
     member keeps its number, and a row of the result reports it.
 
     An error in a metric or in the probe itself becomes a row without value whose ``reason`` is the error; the
-    model never sees it.
+    model never sees it. An error of one layer costs the rows of that layer, where possible.
 
     Args:
         model: any module, compiled or not. The ``with`` block must call the model itself, not a copy.
@@ -174,8 +174,8 @@ class Probe:
         # Position at which they end; what follows is of a training that ended after its last checkpoint.
         self._end: int | None = None
         self._cache: dict = {}  # arrangements of heads, which are the same in every pass
-        # errors of metrics in this measurement, by index of the metric
-        self._failed: dict[int, Exception] = {}
+        # metrics that failed in this measurement: index of the metric, and layer; None: at all layers
+        self._failed: set[tuple[int, int | None]] = set()
         # rows about the pass itself; a dictionary keeps the order and removes duplicates
         self._notes: dict[Measurement, None] = {}
         self._arrays: dict[int, dict[str, np.ndarray]] = {}
@@ -428,6 +428,10 @@ class Probe:
                 f"attention not recognised in {name}, although it was recognised in {other}",
                 layer=layer,
             )
+        for (layer, name), reason in forward.refused.items():
+            self._note("attention", f"{name} is not measured: {reason}", layer=layer)
+        for layer, reason in forward.layers.notes:
+            self._note("residual stream", reason, layer=layer)
         for layer, name in forward.layers.without_stream:
             reason = (
                 f"no residual addition found in {name}; its features are its input and output, without the "
@@ -436,9 +440,12 @@ class Probe:
             self._note("residual stream", reason, layer=layer)
         return output
 
-    def _fault(self, error: Exception) -> None:
-        """Reports an error of the probe itself, after which the rest of the pass runs unobserved."""
-        self._note("forward pass", f"not observed to its end: {type(error).__name__}: {error}")
+    def _fault(self, error: Exception, layer: int | None = None, name: str = "") -> None:
+        """Reports an error of the probe itself. Without a layer, the rest of the pass runs unobserved;
+        otherwise the error concerns this layer alone.
+        """
+        what = "not observed to its end" if layer is None else f"{name} is not measured"
+        self._note("forward pass", f"{what}: {type(error).__name__}: {error}", layer=layer)
 
     def _note(self, quantity: str, reason: str, **columns: Any) -> None:
         """Adds a row without value to the measurement."""
@@ -447,24 +454,26 @@ class Probe:
     def _update(self, activations: Activations) -> None:
         self._labelled |= activations.labels is not None
         for index, metric in enumerate(self.metrics):
-            if activations.kind in metric.kinds and index not in self._failed:
-                with self._guarded(index):
+            layer = None if activations.kind == "outputs" else activations.layer
+            if activations.kind in metric.kinds and not self._failed & {(index, layer), (index, None)}:
+                with self._guarded(index, layer):
                     for part in (activations,) if metric.takes_padding else activations.by_length():
                         metric.update(part)
 
     @contextlib.contextmanager
-    def _guarded(self, index: int) -> Iterator[None]:
-        """Catches an error of a metric, reports it in a row, and excludes the metric from the rest of the
-        measurement.
+    def _guarded(self, index: int, layer: int | None = None) -> Iterator[None]:
+        """Catches an error of a metric, reports it in a row, and excludes this layer of the metric from the
+        rest of the measurement; without a layer, the whole metric.
         """
         try:
             yield
         except Exception as error:
-            self._failed[index] = error
-            self._note(type(self.metrics[index]).__name__, f"{type(error).__name__}: {error}")
+            self._failed.add((index, layer))
+            reason = f"{type(error).__name__}: {error}"
+            self._note(type(self.metrics[index]).__name__, reason, layer=layer)
 
     def _begin(self) -> None:
-        self._failed, self._notes = {}, {}
+        self._failed, self._notes = set(), {}
         for index, metric in enumerate(self.metrics):
             with self._guarded(index):
                 metric.draws = self.draws
@@ -476,11 +485,13 @@ class Probe:
             if self.shared:
                 across_processes(self.metrics)
             for index, metric in enumerate(self.metrics):
-                if index in self._failed:
-                    self._with_rows.add(index)  # the row that reports the error
+                failed = {layer for number, layer in self._failed if number == index}
+                if failed:
+                    self._with_rows.add(index)  # the rows that report the errors
+                if None in failed:
                     continue
                 with self._guarded(index):
-                    computed = list(metric.compute(draws=self.draws))
+                    computed = [row for row in metric.compute(draws=self.draws) if row.layer not in failed]
                     rows += computed
                     if computed:
                         self._with_rows.add(index)

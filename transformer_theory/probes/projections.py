@@ -194,7 +194,7 @@ class Projections:
         arrangement = self.cache.get(signature)
         if arrangement is None:
             codes = self._codes(q_start, q_chain, query), self._codes(k_start, k_chain, key)
-            arrangement = self.cache[signature] = _arrangement(*codes)
+            arrangement = self.cache[signature] = arrangement_of(*codes)
         if isinstance(arrangement, str):
             return arrangement
         q_maps, k_maps = linear_maps(self.flow, q_start), linear_maps(self.flow, k_start)
@@ -250,7 +250,7 @@ class Projections:
             if current in visited or current < 0:
                 continue
             visited.add(current)
-            name = flow.names.get(current, "")
+            name = "" if current in flow.steps else flow.names[current]
             first = first or name
             parents = flow.parents[current]
             projected = [parent for parent in parents if flow.projections_of(parent)]
@@ -294,8 +294,8 @@ class Projections:
             steps.append(
                 (
                     step.function,
-                    _hashable(step.args),
-                    _hashable(step.kwargs),
+                    hashable(step.args),
+                    hashable(step.kwargs),
                     step.part,
                     parents,
                     bool(step.joined),
@@ -314,11 +314,11 @@ class Projections:
             return f"queries or keys have more than {MAX_CODES:,} entries; measure fewer sequences at a time"
         codes = {start: torch.arange(math.prod(shape), dtype=torch.int32).view(shape)}
         for node in chain:
-            codes[node] = _apply(self.flow.steps[node], codes)
+            codes[node] = apply_step(self.flow.steps[node], codes)
         return operand.read(codes[chain[-1] if chain else start]), shape[-1]
 
 
-def _apply(step: Step, codes: dict[int, Tensor]) -> Tensor:
+def apply_step(step: Step, codes: dict[int, Tensor]) -> Tensor:
     """Applies one step to the codes of its parents."""
     if step.function is None:
         return codes[step.parent]
@@ -327,7 +327,7 @@ def _apply(step: Step, codes: dict[int, Tensor]) -> Tensor:
     return output if step.part is None else output[step.part]
 
 
-def _arrangement(query: tuple[Tensor, int] | str, key: tuple[Tensor, int] | str) -> Arrangement | str:
+def arrangement_of(query: tuple[Tensor, int] | str, key: tuple[Tensor, int] | str) -> Arrangement | str:
     """Determines heads and sequences from the codes of queries and keys. Returns the reason if they do not
     factorise.
     """
@@ -388,12 +388,12 @@ def in_order(x: Tensor, letters: str, order: str) -> Tensor:
     return ordered
 
 
-def _hashable(value: Any) -> Any:
+def hashable(value: Any) -> Any:
     """Converts the arguments of an operation to a hashable value."""
     if isinstance(value, tuple | list):
-        return tuple(_hashable(x) for x in value)
+        return tuple(hashable(x) for x in value)
     if isinstance(value, dict):
-        return tuple((name, _hashable(x)) for name, x in value.items())
+        return tuple((name, hashable(x)) for name, x in value.items())
     if isinstance(value, slice):
         return "slice", value.start, value.stop, value.step
     return id(value) if isinstance(value, Callable) else value

@@ -8,6 +8,7 @@ Source: :cite:t:`ma2007segmentation`, :cite:t:`yu2020learning`.
 """
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from numbers import Real
 from typing import Any, ParamSpec, TypeVar
@@ -17,7 +18,8 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from ...core.validation import SHARES_ATOL, as_float, as_labels, as_tensor
+from ...core.validation import SHARES_ATOL, as_float, as_labels, as_tensor, full_precision
+from ...maths.linalg import binary_scale
 
 Memberships = Int[Tensor, " n"] | Float[Tensor, "n k"]
 """Labels ``[n]``, integers >= 0 (negative: unlabelled), booleans or words; or soft memberships ``[n, k]``,
@@ -35,10 +37,11 @@ T = TypeVar("T")
 
 def labelled(function: Callable[P, T]) -> Callable[P, T]:
     """Returns the function with converted arguments ``features`` and ``labels``: these may be arrays or
-    lists, and features integers.
+    lists, and features integers. Autocast is off inside.
 
     Half precision becomes float32, integer features float64, labels int64; memberships keep their dtype.
     """
+    exact = full_precision(function)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> T:
@@ -48,7 +51,7 @@ def labelled(function: Callable[P, T]) -> Callable[P, T]:
         for name, convert in (("features", as_features), ("labels", as_classes)):
             if name in values:
                 values[name] = convert(values[name])
-        return function(*args[2:], **values)  # pyright: ignore[reportCallIssue]
+        return exact(*args[2:], **values)  # pyright: ignore[reportCallIssue]
 
     return call  # pyright: ignore[reportReturnType]
 
@@ -114,6 +117,23 @@ def check_features(features: Shaped[Tensor, "..."], eps: float) -> None:
             f"features must be float32 or float64, got {features.dtype}; convert with .float(), also under "
             "autocast"
         )
+
+
+def ordinary_scale(
+    features: Float[Tensor, "*batch n d"], eps: float
+) -> tuple[Float[Tensor, "*batch n d"], float, float]:
+    """Divides features and distortion by one power of two, which changes no rate and rounds nothing, so that
+    the squares of features are in range.
+
+    Returns:
+        The features, the distortion, and the power of two c: a gradient by the divided features is c times
+        that by the features, an operator c^2 times.
+    """
+    exponent = math.frexp(float(binary_scale(features, tuple(range(features.ndim)))))[1] - 1
+    # The distortion stays in the range in which its square is finite.
+    middle, largest = math.frexp(eps)[1], int(math.log2(1 / EPS_MIN)) - 2
+    c = 2.0 ** min(max(exponent, middle - largest), middle + largest)
+    return features / c, eps / c, c
 
 
 def check_integers(labels: Shaped[Tensor, "..."]) -> None:

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ...core.validation import positive
+from ...core.validation import full_precision, positive
 from ...metrics.coding import class_coding_rate, coding_rate
 from ...metrics.coding.gradients import rates_and_gradient
 from ...metrics.coding.memberships import (
@@ -73,6 +73,7 @@ class MaximalCodingRateReduction(nn.Module):
         positive(eps=eps, gamma1=gamma1, gamma2=gamma2)
         self.eps, self.gamma1, self.gamma2 = eps, gamma1, gamma2
 
+    @full_precision
     def forward(self, features: Float[Tensor, "n d"], labels: Memberships) -> LossParts:
         """Computes the loss of a batch. A class without samples contributes nothing. The loss can be
         differentiated twice.
@@ -138,6 +139,7 @@ class _ClosedForm(torch.autograd.Function):
         )
 
     @staticmethod
+    @full_precision
     def backward(ctx, grad: Tensor, *_: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         features, labels, gradient = ctx.saved_tensors
         # The stored gradient belongs to gamma2 R - R^c, the negative loss: hence the sign. To autograd it is

@@ -69,7 +69,7 @@ class LanguageModel:
         """
         library = _transformers()
         missing = (
-            f"{self.folder} must hold a tokenizer to read a text, got none; pass ids as a .npy file instead"
+            f"{self.folder or self.name} must hold a tokenizer to read a text, got none; pass ids as a .npy file instead"
         )
         # Without its files some tokenizers are made nevertheless, with an empty vocabulary.
         if self.folder is None or not any((self.folder / name).exists() for name in TOKENIZERS):

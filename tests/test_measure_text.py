@@ -130,8 +130,8 @@ def test_sentences_that_do_not_fit_are_cut_between_words():
         def __call__(self, texts, **options):
             return {"input_ids": [[ord(letter) for letter in text if letter != " "] for text in texts]}
 
-    def windows(text, room, sequences=9):
-        return windows_of(text, Letters(), room=room, sequences=sequences)
+    def windows(text, size, sequences=9):
+        return windows_of(text, Letters(), size=size, sequences=sequences)
 
     assert windows("aa bb cc dd ee ff gg hh", 8) == ["aa bb cc dd", "ee ff gg hh"]
     assert windows("a" * 16, 4) == ["aaaa"] * 4
@@ -330,7 +330,7 @@ def test_a_mistake_is_answered_in_one_line(folders, words, message, capsys, monk
         bert().save_pretrained("plain")
     Path("vit.py").write_text(
         "import torch\nfrom torch import nn\n\n"
-        "def vit(): return nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8), 1)\n"
+        "def vit(): return nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 1)\n"
         "def few(): return vit(), torch.randn(3, 4, 8)\n"
         "def own(): return vit(), torch.randn(3, 4, 8), torch.arange(3)\n"
     )

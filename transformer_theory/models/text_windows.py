@@ -88,9 +88,9 @@ def read_sequences(
     tokenizer = model.tokenizer()
     longest = min(model.length or tokenizer.model_max_length, tokenizer.model_max_length)
     length = length or min(LENGTH, longest)
-    room = length - tokenizer.num_special_tokens_to_add()
-    if room < 1 or length > longest:
-        limit = f"{length - room + 1} to {longest}, special ids included, as {model.name} takes"
+    size = length - tokenizer.num_special_tokens_to_add()
+    if size < 1 or length > longest:
+        limit = f"{length - size + 1} to {longest}, special ids included, as {model.name} takes"
         raise ValueError(f"length must be {limit}, got {length}")
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     if not lines:
@@ -104,7 +104,7 @@ def read_sequences(
             cut = sum(len(ids) > length for ids in tokenizer(texts)["input_ids"])
             described += f", one line each, {cut} of them cut" if cut else ", one line each"
         else:
-            texts, classes = windows_of(text, tokenizer, room=room, sequences=sequences), None
+            texts, classes = windows_of(text, tokenizer, size=size, sequences=sequences), None
         inputs = _encoded(texts, tokenizer, length)
     names = inspect.signature(type(model.network).forward).parameters
     taken = {name: x for name, x in inputs.items() if name == "input_ids" or name in names}
@@ -152,28 +152,28 @@ def _matching(labels: str | Path, numbers: dict[str, int], count: int, what: str
     return classes
 
 
-def windows_of(text: str, tokenizer: Any, *, room: int, sequences: int) -> list[str]:
+def windows_of(text: str, tokenizer: Any, *, size: int, sequences: int) -> list[str]:
     """Returns windows of whole sentences, evenly spaced over a text.
 
-    Windows of less than half the room are left out if two or more are longer.
+    Windows of less than half the size are left out if two or more are longer.
 
     Args:
         text: the text.
         tokenizer: tokenizer of ``transformers``.
-        room: largest number of ids of a window, without special ones.
+        size: largest number of ids of a window, without special ones.
         sequences: largest number of windows.
     """
-    pieces = list(_fitting(_pieces(text), tokenizer, room))
+    pieces = list(_fitting(_pieces(text), tokenizer, size))
     windows: list[str] = []
     counts: list[int] = []
     for piece, count in pieces:
-        if counts and counts[-1] + count <= room:
+        if counts and counts[-1] + count <= size:
             windows[-1] += piece
             counts[-1] += count
         else:
             windows.append(piece)
             counts.append(count)
-    full = [window for window, count in zip(windows, counts) if 2 * count >= room]
+    full = [window for window, count in zip(windows, counts) if 2 * count >= size]
     windows = full if len(full) > 1 else windows
     return [windows[index].strip() for index in evenly_spaced(len(windows), sequences).tolist()]
 
@@ -185,18 +185,18 @@ def _pieces(text: str) -> list[str]:
     return [piece for piece in pieces if piece.strip()]
 
 
-def _fitting(pieces: list[str], tokenizer: Any, room: int) -> Iterator[tuple[str, int]]:
+def _fitting(pieces: list[str], tokenizer: Any, size: int) -> Iterator[tuple[str, int]]:
     """Yields pieces with their numbers of ids; those that do not fit are halved between words."""
     counts = [len(ids) for ids in tokenizer(pieces, add_special_tokens=False)["input_ids"]]
     for piece, count in zip(pieces, counts):
-        if count <= room or len(piece) < 2:
+        if count <= size or len(piece) < 2:
             yield piece, count
             continue
         middle = len(piece) // 2
         spaces = [found.end() for found in re.finditer(r"\s+", piece) if 0 < found.end() < len(piece)]
         at = min(spaces, key=lambda place: abs(place - middle), default=middle)
         halves = (half for half in (piece[:at], piece[at:]) if half.strip())
-        yield from _fitting(list(halves), tokenizer, room)
+        yield from _fitting(list(halves), tokenizer, size)
 
 
 def _encoded(texts: Sequence[str], tokenizer: Any, length: int) -> dict[str, Int[Tensor, "n longest"]]:

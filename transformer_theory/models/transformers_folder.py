@@ -67,8 +67,8 @@ class LanguageModel:
         Raises:
             ValueError: the folder holds no tokenizer.
         """
-        library = _transformers()
-        missing = f"{self.folder or self.name} must hold a tokenizer to read a text, got none; pass ids as a .npy file instead"
+        library, place = _transformers(), self.folder or self.name
+        missing = f"{place} must hold a tokenizer to read a text, got none; pass ids as a .npy file instead"
         # Without its files some tokenizers are made nevertheless, with an empty vocabulary.
         if self.folder is None or not any((self.folder / name).exists() for name in TOKENIZERS):
             raise ValueError(missing)

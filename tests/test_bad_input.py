@@ -154,8 +154,8 @@ def test_files_that_are_no_archives(tmp_path, capsys):
     (tmp_path / "empty.npz").write_bytes(b"")
     for name, words in {
         "missing.npz": "no such file: ",
-        "single.npy": "single.npy must be an .npz of tokens, a .txt of plain text, a folder of images or an "
-        "archive of CIFAR, got '.npy'",
+        "single.npy": "single.npy must be an .npz of tokens, a .txt of plain text, a folder of images, an "
+        "archive of CIFAR or graphs as .graphml, .edgelist or .edges, got '.npy'",
         "cut.npz": "something else or cut short; write it with numpy.savez",
         "text.npz": "must be an .npz",
         "empty.npz": "must be an .npz",

@@ -86,7 +86,7 @@ def test_other_mistakes_are_named():
 
 def test_files_and_folders_are_read(tmp_path):
     nx.write_graphml(TRIANGLE, tmp_path / "b.graphml")
-    (tmp_path / "a.edgelist").write_text("# a path\nx y\ny, z  # its end\n\nalone\n")
+    (tmp_path / "a.edgelist").write_text("# a path\nx, y\ny, z  # its end\n\nalone\n")
     graphs = Graphs.load(tmp_path)
     assert (graphs.names, graphs.name) == (("a", "b"), tmp_path.name)
     assert [len(graph) for graph in graphs.graphs] == [4, 3]

@@ -1,11 +1,14 @@
 """A folder of images for each class: what is read, and what is refused in one line."""
 
+import io
 import os
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, PngImagePlugin
 
 from transformer_theory import data
 from transformer_theory.data.image_sets import image_tokens
@@ -59,6 +62,30 @@ def test_a_folder_without_a_split_is_split_alike_each_time(tmp_path, splits):
     assert train.labels.bincount().tolist() == [8, 8]
     assert test.labels.bincount().tolist() == [2, 2]
     assert data.images(tmp_path / "pets")[1].pixels.tolist() == test.pixels.tolist()
+
+
+def test_rare_classes_are_trained_and_said(tmp_path):
+    counts = dict(zip("abcdefghij", (20, 10, 5, 2, 2, 1, 1, 1, 1, 1)))
+    for value, (name, count) in enumerate(counts.items()):
+        for k in range(count):
+            picture(tmp_path / "pets" / name / f"{k}.png", value=value)
+    lines, (train, test) = said_of(tmp_path / "pets")
+    assert train.labels.bincount().tolist()[:2] == [16, 8]
+    assert set(train.labels.tolist()) == set(range(10))
+    assert len(train) + len(test) == 44
+    untested = [name for label, name in enumerate(counts) if label not in test.labels.tolist()]
+    assert {*"fghij"} <= {*untested}
+    expected = f"{len(untested)} of 10 classes have no test image, so no accuracy: {', '.join(untested)}"
+    assert lines == [f"{tmp_path / 'pets'}: {expected}"]
+    assert train.pixels[:, 0, 0, 0].tolist() == train.labels.tolist()
+
+
+def test_classes_without_test_images_are_said(tmp_path):
+    pets = folder(tmp_path / "pets", classes=("cat", "dog", "mouse"))
+    for file in (pets / "test/dog").iterdir():
+        file.unlink()
+    (pets / "test/dog").rmdir()
+    assert said_of(pets)[0] == [f"{pets}: 1 of 3 classes have no test image, so no accuracy: dog"]
 
 
 def test_rows_and_channels_stand_where_they_should(tmp_path):
@@ -161,6 +188,176 @@ def test_more_than_8_bits_are_refused(tmp_path):
     )
 
 
+def png(bits: int, colour: int, rows: bytes, *chunks: tuple[bytes, bytes], size=(8, 8)) -> bytes:
+    """A PNG written by hand: ``rows`` are the bytes of all rows, without filters."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        )
+
+    width = len(rows) // size[1]
+    lines = b"".join(b"\0" + rows[i * width : (i + 1) * width] for i in range(size[1]))
+    header = struct.pack(">IIBBBBB", *size, bits, colour, 0, 0, 0)
+    body = [(b"IHDR", header), *chunks, (b"IDAT", zlib.compress(lines)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in body)
+
+
+def tiff(bits: int, channels: int, content: bytes, *, sample_format: int = 1, size=(8, 8)) -> bytes:
+    """A TIFF of one uncompressed strip, little endian, written by hand."""
+    extra = [(338, 3, 1, 2)] * (channels == 4)  # a channel of transparency
+    count = 11 + len(extra)
+    offset = 8 + 2 + 12 * count + 4
+    arrays = struct.pack(f"<{channels}H", *[bits] * channels) + struct.pack(
+        f"<{channels}H", *[sample_format] * channels
+    )
+    short = (bits, sample_format) if channels == 1 else (offset, offset + 2 * channels)
+    tags = [
+        (256, 3, 1, size[0]),
+        (257, 3, 1, size[1]),
+        (258, 3, channels, short[0]),
+        (259, 3, 1, 1),
+        (262, 3, 1, 1 if channels == 1 else 2),
+        (273, 4, 1, offset + len(arrays)),
+        (277, 3, 1, channels),
+        (278, 3, 1, size[1]),
+        (279, 4, 1, len(content)),
+        (284, 3, 1, 1),
+        *extra,
+        (339, 3, channels, short[1]),
+    ]
+    entries = b"".join(struct.pack("<HHII", *tag) for tag in tags)
+    return b"II*\0" + struct.pack("<IH", 8, count) + entries + bytes(4) + arrays + content
+
+
+DEEP = np.arange(8 * 8 * 4, dtype=np.uint16) % 4096  # as of a camera of 12 bits
+
+
+@pytest.mark.parametrize(
+    ("content", "got"),
+    [
+        (png(16, 2, DEEP[: 8 * 8 * 3].astype(">u2").tobytes()), "16 bits per channel"),
+        (png(16, 6, DEEP.astype(">u2").tobytes()), "16 bits per channel"),
+        (png(16, 4, DEEP[: 8 * 8 * 2].astype(">u2").tobytes()), "16 bits per channel"),
+        (png(16, 0, DEEP[: 8 * 8].astype(">u2").tobytes()), "Pillow's mode I;16"),
+        (tiff(16, 3, DEEP[: 8 * 8 * 3].astype("<u2").tobytes()), "16 bits per channel"),
+        (tiff(16, 4, DEEP.astype("<u2").tobytes()), "16 bits per channel"),
+        (tiff(32, 1, np.ones(64, "<f4").tobytes(), sample_format=3), "Pillow's mode F"),
+        (b"P6\n8 8\n65535\n" + DEEP[: 8 * 8 * 3].astype(">u2").tobytes(), "16 bits per channel"),
+        (b"P6\n8 8\n4095\n" + DEEP[: 8 * 8 * 3].astype(">u2").tobytes(), "12 bits per channel"),
+        (b"P3\n8 8\n1023\n" + b"7 " * 192, "10 bits per channel"),
+        (b"PF\n8 8\n-1.0\n" + np.ones(192, "<f4").tobytes(), "not a readable image"),
+    ],
+)
+def test_channels_of_more_than_8_bits_are_refused_in_every_format(tmp_path, content, got):
+    (folder(tmp_path / "pets") / "train/dog/1.png").write_bytes(content)
+    expected = (
+        got if "readable" in got else f"must be grey or colour of 8 bits per channel, got {got}; scale it"
+    )
+    refused(tmp_path / "pets", f"dog/1.png (is )?{expected}")
+
+
+@pytest.mark.parametrize(
+    ("content", "value"),
+    [
+        (tiff(8, 3, bytes([40]) * 192), 40),
+        (b"P6\n8 8\n255\n" + bytes([40]) * 192, 40),
+        (b"P6\n8 8\n100\n" + bytes([40]) * 192, 102),  # 40 of 100
+        (png(8, 2, bytes([40]) * 192), 40),
+        (png(4, 0, bytes([0x44]) * 32), 68),  # 4 of 15
+    ],
+)
+def test_channels_of_at_most_8_bits_are_read_with_their_whole_range(tmp_path, content, value):
+    (folder(tmp_path / "pets") / "train/dog/1.png").write_bytes(content)
+    train, _ = data.images(tmp_path / "pets", progress=lambda line: None)
+    assert train.pixels[4].unique().tolist() == [value]
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "left", "right"),
+    [
+        # the left half of each image has the transparent value, the right half another
+        (
+            png(8, 2, (bytes(12) + b"\7" * 12) * 8, (b"tRNS", bytes(6))),
+            "RGB with one transparent colour",
+            255,
+            7,
+        ),
+        (
+            png(8, 0, (b"\5" * 4 + b"\7" * 4) * 8, (b"tRNS", b"\0\5")),
+            "grey with one transparent value",
+            255,
+            7,
+        ),
+        (png(2, 0, b"\x55\xaa" * 8, (b"tRNS", b"\0\1")), "grey with one transparent value", 255, 170),
+        (png(4, 0, b"\x33\x33\x88\x88" * 8, (b"tRNS", b"\0\3")), "grey with one transparent value", 255, 136),
+        (png(1, 0, b"\x0f" * 8, (b"tRNS", b"\0\0")), "one bit with one transparent value", 255, 255),
+        (png(1, 0, b"\xf0" * 8, (b"tRNS", b"\0\1")), "one bit with one transparent value", 255, 0),
+        (
+            png(8, 3, (bytes(4) + b"\1" * 4) * 8, (b"PLTE", b"\0\0\0\7\7\7"), (b"tRNS", b"\0\xff")),
+            "palette",
+            255,
+            7,
+        ),
+    ],
+)
+def test_a_transparent_colour_is_laid_on_white_and_said(tmp_path, content, kind, left, right):
+    (folder(tmp_path / "pets") / "train/dog/1.png").write_bytes(content)
+    lines, (train, _) = said_of(tmp_path / "pets")
+    assert lines == [
+        f"{tmp_path / 'pets'}: 1 {kind} of 12 images are read as RGB, transparent pixels on white"
+    ]
+    assert train.pixels[4][:, :, :4].unique().tolist() == [left]
+    assert train.pixels[4][:, :, 4:].unique().tolist() == [right]
+
+
+def test_grey_with_a_transparent_value_stays_grey(tmp_path):
+    folder(tmp_path / "pets", mode="L")
+    picture(tmp_path / "pets/train/dog/1.png", mode="L", value=9, transparency=9)
+    _, (train, _) = said_of(tmp_path / "pets")
+    assert train.channels == 1
+    assert train.pixels[4].unique().tolist() == [255]
+
+
+def test_a_png_with_much_text_is_read_and_one_with_too_much_is_named(tmp_path, monkeypatch):
+    pets, text = folder(tmp_path / "pets"), PngImagePlugin.PngInfo()
+    text.add_itxt("XML:com.adobe.xmp", "x" * 2**21, zip=True)
+    picture(pets / "train/dog/1.png", value=31, pnginfo=text)
+    train, _ = data.images(pets)
+    assert train.pixels[4].unique().tolist() == [31]
+    assert PngImagePlugin.MAX_TEXT_CHUNK == 2**20  # Pillow's limit is what it was
+    monkeypatch.setattr(PngImagePlugin, "MAX_TEXT_MEMORY", 2**20)
+    refused(pets, "dog/1.png is not a readable image .*; replace or remove it")
+
+
+def frames(kind: str, **settings) -> bytes:
+    stream = io.BytesIO()
+    pictures = [Image.new("RGB", (8, 8), (value, 0, 0)) for value in (10, 200, 90)]
+    pictures[0].save(stream, kind, save_all=True, append_images=pictures[1:], **settings)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["TIFF", "WEBP", "GIF", "PNG"])
+def test_pages_and_frames_are_refused(tmp_path, kind):
+    (folder(tmp_path / "pets") / "train/dog/1.tif").write_bytes(frames(kind))
+    refused(tmp_path / "pets", "dog/1.tif must hold one image, got 3 pages or frames; store each")
+
+
+def test_a_photograph_with_a_preview_is_read(tmp_path):
+    (folder(tmp_path / "pets", suffix=".jpg") / "train/dog/1.jpg").write_bytes(frames("MPO", quality=100))
+    train, _ = data.images(tmp_path / "pets")
+    assert abs(int(train.pixels[4, 0].double().mean()) - 10) <= 2  # that of the first picture
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), KeyError("odd"), RuntimeError("odd"), MemoryError()])
+def test_every_error_of_pillow_names_the_file(tmp_path, monkeypatch, error):
+    def broken(*_):
+        raise error
+
+    monkeypatch.setattr(Image.Image, "getexif", broken)
+    refused(folder(tmp_path / "pets"), r"cat/0.png is not a readable image \(.*(odd|MemoryError)")
+
+
 def test_images_are_turned_upright_and_the_middle_is_scaled(tmp_path):
     """A photograph of 8 x 4 that EXIF turns by a quarter: its middle half is what is kept."""
     pets, exif = folder(tmp_path / "pets", size=(4, 8)), Image.Exif()
@@ -196,7 +393,7 @@ def test_an_image_that_would_fill_the_memory(tmp_path, monkeypatch):
 def test_a_file_without_rights(tmp_path, monkeypatch):
     folder(tmp_path / "pets")
 
-    def forbidden(*_):
+    def forbidden(*_, **__):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Image, "open", forbidden)

@@ -105,6 +105,12 @@ def test_tokens_of_many_images_are_a_stratified_sample(generator):
     assert tokens.labels.bincount().tolist() == [10, 10, 10]
 
 
+def test_a_sample_of_limited_size_may_lack_rare_classes(generator):
+    labels = torch.tensor([0] * 50 + list(range(1, 41)))
+    images = Images(torch.zeros(90, 1, 4, 4, dtype=torch.uint8), labels, tuple(map(str, range(41))))
+    assert len(images.tokens(4, max_samples=9, words=1, generator=generator)) == 9
+
+
 def test_tokens_need_no_more_words_than_there_are_patches(generator):
     images = some_images(4)[[0, 0]]
     assert images.tokens(4, generator=generator).vocab_size == 4 + 3

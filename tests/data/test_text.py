@@ -156,8 +156,8 @@ def test_files_that_are_not_text_are_refused(tmp_path):
         (
             "page.md",
             b"some words",
-            "must be an .npz of tokens, a .txt of plain text, a folder of images or an archive of CIFAR, "
-            "got '.md'",
+            "must be an .npz of tokens, a .txt of plain text, a folder of images, an archive of CIFAR "
+            "or graphs as .graphml, .edgelist or .edges, got '.md'",
         ),
     ):
         (tmp_path / name).write_bytes(content)

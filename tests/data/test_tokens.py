@@ -184,8 +184,21 @@ def test_split_is_a_stratified_partition(n, classes, share, seed):
         with pytest.raises(ValueError, match="share must leave"):
             full.split(share, generator)
         return
+    order = torch.randperm(n, generator=torch.Generator().set_state(generator.get_state()))
+    order = order[torch.argsort(labels[order], stable=True)]
+    floors = [int(np.floor(i * share + 1e-9)) for i in range(n + 1)]
+    drawn = {int(labels[order[i]]) for i in range(n) if floors[i + 1] > floors[i]}
+    rare = len(set(labels.tolist()) - drawn)  # classes that get their one sample beyond the share
+    size = first_size + rare
+    if size == n and len(set(labels.tolist())) < n:
+        size -= 1  # a class of two samples gives one to the second part
+    if size == n:
+        with pytest.raises(ValueError, match="share must leave"):
+            full.split(share, generator)
+        return
     first, second = full.split(share, generator)
-    assert len(first) == first_size
+    assert len(first) == size
+    assert set(first.labels.tolist()) == set(labels.tolist())
     assert torch.equal(
         torch.cat([first.tokens, second.tokens]).flatten().sort().values, full.tokens.flatten()
     )
@@ -199,7 +212,22 @@ def test_split_is_a_stratified_partition(n, classes, share, seed):
 
 def test_split_takes_its_share_to_the_digit(generator):
     assert len(data(n=10).split(0.7, generator)[0]) == 7  # 0.7 * 10 is 6.999... in single precision
-    assert len(data(n=1000).split(0.29, generator)[0]) == 290
+    assert 100 * 0.29 < 29  # so that the floor of the product alone would lose a sample
+    assert len(data(n=100).split(0.29, generator)[0]) == 29
+
+
+def test_rare_classes_have_their_samples_in_the_first_part(generator):
+    labels = torch.tensor([0] * 20 + [1] * 10 + [2] * 5 + [3, 3, 4, 4, 5, 6, 7, 8, 9])
+    full = TokenData(torch.arange(len(labels), dtype=torch.float64).reshape(-1, 1, 1), labels=labels)
+    for seed in range(20):
+        first, second = full.split(0.8, torch.Generator().manual_seed(seed))
+        assert first.labels.bincount(minlength=10)[5:].tolist() == [1] * 5
+        assert first.labels.bincount()[:3].tolist() == [16, 8, 4]
+        assert set(second.labels.tolist()) <= {0, 1, 2, 3, 4}
+        assert len(first) + len(second) == len(labels)
+    alone = TokenData(torch.zeros(5, 1, 1), labels=torch.arange(5))
+    with pytest.raises(ValueError, match="share must leave sequences on both sides"):
+        alone.split(0.8, generator)
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -1.0, 2.0, float("nan")])

@@ -11,7 +11,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from transformer_theory import models
-from transformer_theory.models.weights import fill, listed
+from transformer_theory.models.weights import fill, listed, without_prefix
 
 ENDINGS = ("pt", "pth", "safetensors")
 
@@ -92,6 +92,119 @@ def test_checkpoints_are_unwrapped(network, tmp_path, wrap):
     torch.save(wrap(network.state_dict()), tmp_path / "checkpoint.pth")
     assert list(models.load_weights(tmp_path / "checkpoint.pth")) == list(network.state_dict())
     models.CRATE.from_released(wrap(network.state_dict()), 4, 2, heads=2)
+
+
+def prefixed(weights, prefix):
+    return {prefix + name: value for name, value in weights.items()}
+
+
+def inside(weights, wrapper):
+    return {name.replace("layers.0.", f"layers.0.{wrapper}."): value for name, value in weights.items()}
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda w: {"pytorch-lightning_version": "2.6", "state_dict": prefixed(w, "model.")},
+        lambda w: prefixed(w, "net."),
+        lambda w: prefixed(w, "backbone.model."),
+        lambda w: prefixed(w, "_forward_module.module.model._orig_mod."),
+        lambda w: prefixed(w, "module.") | {"n_averaged": torch.tensor(3)},
+        lambda w: {"model": prefixed(w, "module.") | {"n_averaged": torch.tensor(3)}},
+        lambda w: {"model_ema": w, "epoch": 3},
+        lambda w: {"state_dict_ema": prefixed(w, "module.")},
+        lambda w: {"ema": {"decay": 0.99, "module": w}},
+        lambda w: {"net": w, "optimizer": {"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": []}},
+        lambda w: {
+            "model": w,
+            "normalisation": {"mean": torch.ones(3)},
+            "rng": {"cpu": torch.get_rng_state()},
+        },
+        lambda w: inside(w, "_checkpoint_wrapped_module"),
+        lambda w: prefixed(
+            inside(w, "_fsdp_wrapped_module._checkpoint_wrapped_module"), "_fsdp_wrapped_module."
+        ),
+        lambda w: {"state_dict": prefixed(inside(w, "_orig_mod"), "model.")},
+    ],
+)
+def test_names_of_other_programs_are_those_of_the_network(network, tmp_path, wrap):
+    torch.save(wrap(network.state_dict()), tmp_path / "c.ckpt")
+    images = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    expected = network.eval()(images)
+    read = models.CRATE.from_released(models.load_weights(tmp_path / "c.ckpt"), 4, 2, heads=2)
+    assert torch.equal(read(images), expected)
+    loaded = models.load(tmp_path / "c.ckpt", heads=2)
+    assert torch.equal(loaded.network(images), expected)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "main", "other"),
+    [
+        (lambda w, e: {"model": w, "model_ema": e}, "model", "model_ema"),
+        (lambda w, e: {"state_dict": w, "state_dict_ema": e, "arch": "x"}, "state_dict", "state_dict_ema"),
+        (lambda w, e: {"model": w, "ema": prefixed(e, "module.")}, "model", "ema"),
+        (lambda w, e: {"model": w, "ema": {"step": 1, "module": e}}, "model", "ema.module"),
+        (lambda w, e: {"state_dict": w, "current_model_state": e}, "state_dict", "current_model_state"),
+        (lambda w, e: {"student": w, "teacher": e}, "student", "teacher"),
+        (lambda w, e: {"model": {"state_dict": w, "ema": e}}, "model.state_dict", "model.ema"),
+        (lambda w, e: {"state_dict": w, "model": e}, "state_dict", "model"),
+    ],
+)
+def test_one_of_several_sets_of_weights_must_be_chosen(network, tmp_path, wrap, main, other):
+    weights = network.state_dict()
+    average = {name: 1.5 * value for name, value in weights.items()}
+    path = tmp_path / "c.ckpt"
+    torch.save(wrap(weights, average), path)
+    message = rf"c\.ckpt: .* one set of weights, got {main}, {other}; choose one by its name"
+    for read in (models.load_weights, models.load):
+        with pytest.raises(ValueError, match=message) as error:
+            read(path)
+        assert "\n" not in str(error.value)
+    for choice, right in ((main, weights), (other, average)):
+        read = models.load_weights(path, weights=choice)
+        assert all(torch.equal(read[name], value) for name, value in right.items())
+        assert read.keys() == right.keys()
+        assert torch.equal(
+            models.load(path, heads=2, weights=choice).network.pos_embedding, right["pos_embedding"]
+        )
+    with pytest.raises(ValueError, match=rf"got 'other'; it holds the sets {main}, {other}"):
+        models.load_weights(path, weights="other")
+
+
+def test_averages_without_names_are_not_passed_over(network, tmp_path):
+    weights = network.state_dict()
+    torch.save(
+        {"model": weights, "ema": {"decay": 0.9, "shadow_params": list(weights.values())}}, tmp_path / "c.pt"
+    )
+    with pytest.raises(ValueError, match=r"got model, ema.shadow_params; choose one"):
+        models.load_weights(tmp_path / "c.pt")
+    assert models.load_weights(tmp_path / "c.pt", weights="model").keys() == weights.keys()
+    with pytest.raises(ValueError, match="must map names to tensors, got list"):
+        models.load_weights(tmp_path / "c.pt", weights="ema.shadow_params")
+
+
+def test_a_part_of_the_names_can_be_chosen(network):
+    weights = network.state_dict()
+    both = prefixed(weights, "model.") | prefixed(
+        {name: value + 1 for name, value in weights.items()}, "ema."
+    )
+    assert models.unwrap(both, weights="model").keys() == weights.keys()
+    assert torch.equal(
+        models.unwrap({"state_dict": both}, weights="ema")["cls_token"], weights["cls_token"] + 1
+    )
+    with pytest.raises(ValueError, match="got 'ema'; it holds one set without a name"):
+        models.unwrap(weights, weights="ema")
+
+
+def test_a_prefix_that_belongs_to_the_network_stays():
+    model = nn.Sequential()
+    model.add_module("model", nn.Linear(1, 1))
+    weights = model.state_dict()
+    assert without_prefix(weights, weights.keys()) == weights
+    assert list(without_prefix(weights, ["weight", "bias"])) == ["weight", "bias"]
+    assert list(without_prefix(weights, ["other", "names"])) == list(weights)
+    with pytest.raises(ValueError, match="the same with and without a wrapper's name"):
+        models.unwrap({"a._orig_mod.b": torch.ones(1), "a.b": torch.ones(1)})
 
 
 def test_a_prefix_of_some_names_stays():

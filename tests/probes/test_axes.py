@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 from torch.testing import assert_close
 
-from tests.problems.networks import Keep, built, tokens
+from tests.problems.networks import Keep, built, seen_in, tokens
 from transformer_theory.metrics import AttentionStatistics
 from transformer_theory.probes import probe
 
@@ -176,6 +176,49 @@ class Mixtures(nn.Module):
         return self.out(((q @ k.mT / 2).softmax(-1) @ v).transpose(1, 2).flatten(2))
 
 
+class Landmarks(nn.Module):
+    """Nystrom attention: a few means of tokens stand between queries and keys."""
+
+    def __init__(self, *, first: bool):
+        super().__init__()
+        self.first, self.qkv, self.out = first, nn.Linear(C, 3 * C), nn.Linear(C, C)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, H, D)).permute(2, 0, 3, 1, 4)
+        few_q, few_k = (y.unflatten(2, (3, 3)).mean(3) for y in (q, k))
+        pairs = ((q, few_k), (few_q, few_k), (few_q, k))
+        a, b, c = ((left @ right.mT).softmax(-1) for left, right in pairs)
+        inverse = b.mT / 2
+        inverse = 2 * inverse - inverse @ b @ inverse
+        right = c @ v if self.first else None
+        left = a @ inverse
+        return self.out((left @ (c @ v if right is None else right)).transpose(1, 2).flatten(2))
+
+
+class Matrices(nn.Module):
+    """One matrix for each head: x is multiplied by ``[heads, dim, d]``, or by an einsum of it."""
+
+    def __init__(self, *, einsum: bool):
+        super().__init__()
+        self.einsum, self.maps = einsum, nn.Parameter(torch.randn(3, H, C, D) * 0.3)
+
+    def forward(self, x):
+        if self.einsum:
+            q, k, v = (torch.einsum("btc,hcd->bhtd", x, W) for W in self.maps)
+        else:
+            q, k, v = (x[:, None] @ W for W in self.maps)
+        weights = (q @ k.mT / 2).softmax(-1)
+        self.weights = weights.detach()
+        return (weights @ v).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("einsum", [True, False])
+def test_heads_with_matrices_of_their_own(einsum):
+    model = built(lambda: nn.Sequential(Block(Matrices(einsum=einsum)))).eval()
+    (seen,) = seen_in(model, tokens(B, 9, C)).of("attention")
+    assert_close(seen.weights, model[0].attention.weights)
+
+
 REFUSED = {
     f"channels, {way}": (lambda way=way: Channels(way), "over channels")
     for way in ("linear", "normalised", "conv", "kernel", "unknown")
@@ -184,6 +227,8 @@ REFUSED |= {
     f"mixtures, {way}": (lambda way=way: Mixtures(way), "mixtures of tokens")
     for way in ("einsum", "product", "linear")
 }
+REFUSED["landmarks"] = (lambda: Landmarks(first=False), "low-rank")
+REFUSED["landmarks, values first"] = (lambda: Landmarks(first=True), "low-rank")
 
 
 @pytest.mark.parametrize("kind", REFUSED)

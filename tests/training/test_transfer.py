@@ -4,6 +4,7 @@ body, and what is refused.
 
 import copy
 import os
+import re
 
 import pytest
 import torch
@@ -153,6 +154,28 @@ def test_weights_of_a_vit_without_metadata_fit_by_their_names(tmp_path, caplog):
     assert any(
         "this training has 2 heads and the normalisation of its own images" in line for line in lines(caplog)
     )
+
+
+def test_one_of_several_sets_and_a_common_prefix_are_read(tmp_path, capsys):
+    """Of a ViT, whose names no released layout has: the average is chosen, at the command line as well."""
+    vit, path = built(models.ViT), tmp_path / "vit.ckpt"
+    weights = {f"model.{name}": value for name, value in vit.state_dict().items()}
+    torch.save({"state_dict": weights, "ema": {name: 2 * value for name, value in weights.items()}}, path)
+    settings = with_(network="vit", depth=2)
+    for choice, factor in (("state_dict", 1), ("ema", 2)):
+        first = start_of(tmp_path / choice, weights=path, weights_set=choice, settings=settings)
+        assert torch.equal(first["head.weight"], factor * vit.head.weight)
+    command = ["train", "vit", "--data", "digits", "--theories", "none", "--out", str(tmp_path / "run")]
+    for options, message in (
+        (["--weights", str(path)], "got state_dict, ema; choose one by its name, .* or with --weights-set"),
+        (["--weights", str(path), "--weights-set", "x"], "got 'x'; it holds the sets state_dict, ema"),
+        (["--weights-set", "ema"], "--weights-set names a part of the file --weights, got no --weights"),
+    ):
+        assert main([*command, *options]) == 2
+        assert re.search(message, capsys.readouterr().err)
+    trained(tmp_path / "whole", channels=3, settings=settings)
+    with pytest.raises(ValueError, match="weights_set must be left out"):
+        transfer.read(tmp_path / "whole", weights_set="ema")
 
 
 # --- constants, pooling, frozen body

@@ -333,6 +333,8 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
         "a released CRATE or CRATE-alpha; sizes that are omitted are those of the weights"
     )
     subparser.add_argument("--weights", type=_path, metavar="FILE|RUN", help=text)
+    text = "which set of weights, if that file holds several, such as model_ema"
+    subparser.add_argument("--weights-set", metavar="NAME", help=text)
     text = (
         "train on several seeds in parallel, a number or a list, each in a folder DIR/seed-N, and print "
         "their mean"

@@ -63,7 +63,12 @@ def train_network(options: argparse.Namespace) -> int:
     settings = image_recipe(options.network, name=options.recipe, image_size=images[0].size)
     if options.weights and run is None:  # sizes that are omitted are those of the weights
         settings = replace(
-            settings, **fitting(read(options.weights), options.network, heads=getattr(options, "heads", None))
+            settings,
+            **fitting(
+                read(options.weights, weights_set=options.weights_set),
+                options.network,
+                heads=getattr(options, "heads", None),
+            ),
         )
     if run is not None:  # options that are omitted keep their values from the stored run
         settings = Settings.from_stored({**run["settings"], "network": options.network})
@@ -99,6 +104,7 @@ def train_network(options: argparse.Namespace) -> int:
         "sources": [source for theory in theories for source in theory.sources],
         "hardware": hardware,
         "weights": options.weights,
+        "weights_set": options.weights_set,
         "resume": resume,
         "extend": options.extend,
         "overwrite": options.overwrite,
@@ -158,6 +164,8 @@ def _check_combinations(options: argparse.Namespace) -> None:
         raise ValueError("--extend needs the new length, got neither --epochs nor --minutes; add one")
     if options.seeds is not None and hasattr(options, "seed"):
         raise ValueError("--seeds trains on several seeds and --seed on one, got both; leave one out")
+    if options.weights_set is not None and options.weights is None:
+        raise ValueError("--weights-set names a part of the file --weights, got no --weights; add it")
     if options.workers is not None and options.seeds is None:
         raise ValueError(
             "--workers shares the seeds of --seeds, got no --seeds; add it, or leave out --workers"

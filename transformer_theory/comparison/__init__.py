@@ -41,7 +41,6 @@ from ..core.table import Table, collect
 from ..core.theory import Theory
 from ..core.validation import integers, seed_numbers, usable_device
 from ..data import Graphs, Images, TokenData, image_sets
-from ..data.graphs import SUFFIXES
 from ..theories import choose, objectives
 from ..training.image.evaluate import StoredNetwork, load_stored_networks
 from ..training.image.saved import Saved
@@ -186,8 +185,8 @@ def read(
             f"data must be TokenData, Graphs, images, a name or a path, got {type(data).__name__}; graphs: "
             "Graphs([...])"
         )
-    if isinstance(data, str | Path) and _holds_graphs(Path(data)):
-        data = Graphs.load(data)
+    if isinstance(data, str | Path) and not models:
+        data = data_module.load(data)
     if isinstance(data, TokenData | Graphs):
         if models:
             kind = "graphs" if isinstance(data, Graphs) else "tokens"
@@ -195,19 +194,10 @@ def read(
                 f"models need images, got {kind} ({data.name}); name the images, or pass data.images(...)"
             )
         return data, []
-    if not models and not isinstance(data, tuple):
-        return data_module.load(data), []
     images = data if isinstance(data, tuple) else image_sets.images(data)
     return images, load_stored_networks(
         models, images[1], objectives=objectives(), device=device
     ) if models else []
-
-
-def _holds_graphs(path: Path) -> bool:
-    """Returns whether a path is a file of a graph, or a folder with such a file."""
-    return path.suffix.lower() in SUFFIXES or (
-        path.is_dir() and any(file.suffix.lower() in SUFFIXES for file in path.iterdir())
-    )
 
 
 def _of_graphs(theories: tuple[Theory, ...], graphs: Graphs) -> tuple[Theory, ...]:

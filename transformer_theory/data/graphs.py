@@ -10,12 +10,15 @@ import torch
 
 from ..core.format import counted
 from ..core.sources import Source
+from .graph_files import read_edge_list, read_graphml
 
 if TYPE_CHECKING:
     import networkx as nx
 
 SUFFIXES = (".graphml", ".edgelist", ".edges")
-_KINDS = ", ".join(SUFFIXES[:-1]) + f" or {SUFFIXES[-1]}"
+# formats of graphs that are not read; beside graphs that are, they would be missed
+OTHER_SUFFIXES = (".gml", ".gexf", ".net", ".mtx", ".dot", ".gv", ".graphmlz", ".g6", ".s6", ".lgl", ".ncol")
+KINDS = ", ".join(SUFFIXES[:-1]) + f" or {SUFFIXES[-1]}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -90,59 +93,61 @@ class Graphs:
 
     @classmethod
     def load(cls, path: str | Path) -> "Graphs":
-        """Reads a GraphML file, an edge list, or a folder of such files.
+        """Reads a GraphML file, an edge list, or a folder of such files; see :mod:`.graph_files`.
 
-        A line of an edge list names two nodes, separated by spaces or a comma, or one node without edges.
-        What follows the two names, such as weights or attributes, is ignored; "#" starts a comment. A graph
-        has the name of its file, without the suffix if that is enough to tell the files apart.
+        A graph has the name of its file, without the suffix if that is enough to tell the files apart. If a
+        GraphML file holds several graphs, all are read, and their ids follow the name.
 
         Raises:
-            ValueError: a file cannot be read or holds no simple undirected graph, or the folder holds no such
-                file.
+            ValueError: a file cannot be read, can be read in two ways, or holds no simple undirected graph,
+                or the folder holds no such file, or a graph in a format that is not read.
             FileNotFoundError: the path does not exist.
         """
         path = Path(path)
         if not path.exists():
-            raise FileNotFoundError(f"{path} does not exist; expected {_KINDS}, or a folder of such files")
+            raise FileNotFoundError(f"{path} does not exist; expected {KINDS}, or a folder of such files")
         files = (
             sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
             if path.is_dir()
             else [path]
         )
         if not files:
-            raise ValueError(f"{path} must hold files that end in {_KINDS}, got none")
+            raise ValueError(f"{path} must hold files that end in {KINDS}, got none")
+        if path.is_dir() and (
+            others := sorted(file.name for file in path.iterdir() if file.suffix.lower() in OTHER_SUFFIXES)
+        ):
+            raise ValueError(
+                f"{path} must hold graphs as {KINDS}, got {others[0]} among them; convert it, or move it away"
+            )
         stems = [file.stem for file in files]
-        names = tuple(stem if stems.count(stem) == 1 else file.name for stem, file in zip(stems, files))
-        return cls([_read(file) for file in files], names, name=path.stem)
+        read = [
+            (stem if stems.count(stem) == 1 else file.name, _read(file)) for stem, file in zip(stems, files)
+        ]
+        names = [
+            name if len(graphs) == 1 else f"{name}, graph {key}" for name, graphs in read for key, _ in graphs
+        ]
+        return cls([graph for _, graphs in read for _, graph in graphs], tuple(names), name=path.stem)
 
 
-def _read(file: Path) -> "nx.Graph":
-    """Reads one file.
+def holds_graphs(path: Path) -> bool:
+    """Returns whether a path is a file of a graph, or a folder with such a file."""
+    return path.suffix.lower() in SUFFIXES or (
+        path.is_dir() and any(file.suffix.lower() in SUFFIXES for file in path.iterdir())
+    )
+
+
+def _read(file: Path) -> "list[tuple[str, nx.Graph]]":
+    """Reads the graphs of one file, with their ids.
 
     Raises:
         ValueError: the file cannot be read, or has another suffix.
     """
-    import networkx as nx
-
     suffix = file.suffix.lower()
     if suffix not in SUFFIXES:
-        raise ValueError(f"{file} must end in {_KINDS}, got {suffix or 'no suffix'!r}")
-    if suffix == ".graphml":
-        try:
-            return nx.read_graphml(file)
-        except Exception as error:  # the parser raises errors of many kinds
-            raise ValueError(f"{file} is not GraphML ({error})") from error
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file} must be text in UTF-8 ({error}); store it again as UTF-8") from error
-    graph = nx.Graph()
-    for line in lines:
-        words = line.partition("#")[0].replace(",", " ").split()[:2]
-        graph.add_nodes_from(words)
-        if len(words) == 2:
-            graph.add_edge(*words)
-    return graph
+        raise ValueError(f"{file} must end in {KINDS}, got {suffix or 'no suffix'!r}")
+    if not file.is_file():  # opening a pipe would wait for its writer
+        raise ValueError(f"{file} must be a file, got a folder, a pipe, a socket or a device")
+    return read_graphml(file) if suffix == ".graphml" else [("", read_edge_list(file))]
 
 
 def check_simple(graph: Any, name: str = "graph") -> None:

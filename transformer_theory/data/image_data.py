@@ -102,14 +102,19 @@ class Images:
         return self.pixels.shape[-1]
 
     def split(self, share: float, generator: torch.Generator) -> tuple["Images", "Images"]:
-        """Splits the images at random in two parts, the first with ``share`` of them; stratified by class.
-        Both parts keep the order.
+        """Splits the images at random in two parts, the first with ``share`` of them; stratified by class;
+        every class has an image in the first part. Both parts keep the order.
 
         Raises:
             ValueError: one part would be empty.
         """
         first, second = stratified(len(self), self.labels, share, generator, what="images")
         return self[first], self[second]
+
+    def _sample(self, share: float, generator: torch.Generator) -> "Images":
+        """Draws a share of the images; classes that are too rare for it have none."""
+        drawn, _ = stratified(len(self), self.labels, share, generator, what="images", every_class=False)
+        return self[drawn]
 
     def tokens(
         self,
@@ -139,7 +144,7 @@ class Images:
             ValueError: patch_size does not divide the size, or max_samples or words is less than 1.
         """
         integers(max_samples=max_samples, words=words)
-        sample = self if len(self) <= max_samples else self.split(max_samples / len(self), generator)[0]
+        sample = self if len(self) <= max_samples else self._sample(max_samples / len(self), generator)
         scaled = sample.pixels.double() / 255
         tokens = patches(scaled, patch_size)
         # k-means cannot find more clusters than there are distinct patches. Half precision is enough to count

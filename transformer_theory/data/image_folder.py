@@ -1,8 +1,11 @@
 """Images from a folder with one subfolder per class, with or without a split into training and test images.
 
 * Colour: grey files (including one-bit files) stay grey if all files are grey; otherwise all are read as RGB.
-  Transparent pixels are blended with white. Palettes and CMYK become RGB by Pillow's rules, without colour
-  profiles. Files of more than 8 bits per channel are refused.
+  Transparent pixels are blended with white, also those that a PNG marks by one transparent colour. Palettes
+  and CMYK become RGB by Pillow's rules, without colour profiles. Files of more than 8 bits per channel are
+  refused.
+* One image per file: files of several pages or frames are refused, except photographs of cameras that hold
+  a preview beside the picture (MPO).
 * Orientation: images are rotated as their EXIF data require.
 * Size: by default, all images must be square and of the same size. If the caller passes a size, the largest
   central square of each image is scaled to it (bicubic; smaller images are enlarged).
@@ -11,13 +14,16 @@ All files are read before training starts. A file that cannot be read as describ
 it.
 """
 
+import contextlib
 import hashlib
 import os
 import stat
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,9 +46,20 @@ CONVERTED = {  # Pillow's modes that are converted to grey or RGB, with their na
     "RGBA": "RGBA",
     "CMYK": "CMYK",
     "YCbCr": "YCbCr",
+    "L key": "grey with one transparent value",
+    "1 key": "one bit with one transparent value",
+    "RGB key": "RGB with one transparent colour",
 }
-STORED_GREY = (GREY, "1", "LA")
-MAY_BE_TRANSPARENT = {"LA", "P", "PA", "RGBA"}
+KEYED = (GREY, "1", RGB)  # modes in which a PNG may mark one value as transparent
+STORED_GREY = (GREY, "1", "LA", "L key", "1 key")
+MAY_BE_TRANSPARENT = {"LA", "P", "PA", "RGBA", *(f"{mode} key" for mode in KEYED)}
+# Pillow names other formats by their content, whatever the suffix; it reads some of them with 8 of their bits
+FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "PPM", "TIFF", "GIF")
+# Pillow scales grey values of 2 and 4 bits to 0 ... 255, but not the transparent value
+GREY_STEPS = {"L;2": 85, "L;4": 17}
+BITS_PER_SAMPLE, SAMPLE_FORMAT = 258, 339  # tags of a TIFF
+MAX_TEXT = 2**26  # bytes of one text in a PNG, after unpacking; Pillow's own limit for all texts of a file
+_LIMIT = threading.Lock()  # held while Pillow's limit is another
 # files of Windows, in lower case; similar files of other systems are hidden
 IGNORED = ("thumbs.db", "ehthumbs.db", "desktop.ini")
 
@@ -124,7 +141,7 @@ def read_folder(
     """Reads training and test images.
 
     If the folder has no split, the images are split 80/20, stratified by class and always in the same way;
-    their name states it.
+    their name states it. A class of one image has it for training.
 
     Args:
         folder: contents of the folder (:func:`find_images`).
@@ -229,12 +246,18 @@ class _Reader:
         """Decodes a file into uint8 [1 or 3, height, width]."""
         from PIL import ExifTags, Image, ImageOps
 
-        try:
-            with Image.open(file) as image:
-                self.check_mode(file, image.mode)
+        with contextlib.ExitStack() as opened:
+            with _named(file):
+                image = opened.enter_context(Image.open(file, formats=FORMATS))
+                bits, frames = _bits(image), getattr(image, "n_frames", 1)
+                _scale_key(image)
+                # reads the whole file: a PNG may state its orientation, or a text, after the pixels
                 rotated = image.getexif().get(ExifTags.Base.Orientation, 1) != 1
+            self.check_kind(file, image, bits, frames)
+            with _named(file):
                 upright = ImageOps.exif_transpose(image) if rotated else image
-                self.check_size(file, upright.size)
+            self.check_size(file, upright.size)
+            with _named(file):
                 plain = _plain(upright)
                 scaled = (
                     plain
@@ -243,25 +266,25 @@ class _Reader:
                 )
                 # Pillow's arrays are [height, width] for grey images and [height, width, 3] for RGB.
                 return np.atleast_3d(np.asarray(scaled)).transpose(2, 0, 1)
-        except PermissionError as error:
-            raise ValueError(f"{file} cannot be read ({error.strerror}); check its permissions") from error
-        except (OSError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
-            # Pillow raises SyntaxError for a broken PNG
-            raise ValueError(
-                f"{file} is not a readable image ({_reason(error, file)}); replace or remove it"
-            ) from error
 
-    def check_mode(self, file: str, mode: str) -> None:
-        """Counts Pillow's mode of a file. Raises ValueError if the mode has more than 8 bits per channel, or
-        is unknown.
+    def check_kind(self, file: str, image: Any, bits: int, frames: int) -> None:
+        """Counts Pillow's mode of a file. Raises ValueError if the file has more than 8 bits per channel or
+        several images, or if the mode is unknown.
         """
-        if mode not in (GREY, RGB, *CONVERTED):
-            expected = "grey or colour of 8 bits per channel"
+        known = image.mode in (GREY, RGB, *CONVERTED)
+        if bits > 8 or not known:
+            actual = f"{bits} bits per channel" if known else f"Pillow's mode {image.mode}"
             raise ValueError(
-                f"{file} must be {expected}, got Pillow's mode {mode}; scale it to 0 ... 255 and store it "
-                "again"
+                f"{file} must be grey or colour of 8 bits per channel, got {actual}; scale it to 0 ... 255 "
+                "and store it again"
             )
-        self.modes[mode] += 1
+        if frames > 1 and image.format != "MPO":
+            raise ValueError(
+                f"{file} must hold one image, got {frames} pages or frames; store each that you need as a "
+                "file of its own"
+            )
+        keyed = image.mode in KEYED and "transparency" in image.info
+        self.modes[f"{image.mode} key" if keyed else image.mode] += 1
 
     def check_size(self, file: str, size: tuple[int, int]) -> None:
         """Raises ValueError if a file that is not scaled differs in size from the first file, or is not
@@ -282,12 +305,54 @@ class _Reader:
             )
 
 
-def _plain(image):
+@contextlib.contextmanager
+def _named(file: str) -> Iterator[None]:
+    """Turns whatever Pillow raises into a ValueError that names the file. Meanwhile, Pillow's limit for one
+    text of a PNG is :data:`MAX_TEXT`: programs store descriptions of several MiB.
+    """
+    from PIL import PngImagePlugin
+
+    with _LIMIT:
+        limit, PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_CHUNK, MAX_TEXT
+        try:
+            yield
+        except PermissionError as error:
+            raise ValueError(f"{file} cannot be read ({error.strerror}); check its permissions") from error
+        except Exception as error:  # Pillow raises many kinds, among them SyntaxError for a broken PNG
+            raise ValueError(
+                f"{file} is not a readable image ({_reason(error, file)}); replace or remove it"
+            ) from error
+        finally:
+            PngImagePlugin.MAX_TEXT_CHUNK = limit
+
+
+def _bits(image: Any) -> int:
+    """Returns the bits per channel in the file, which Pillow may reduce to 8 while it reads."""
+    kind, raw = image.format, image.tile[0][3] if image.tile else ""
+    if kind == "TIFF":
+        signed = set(image.tag_v2.get(SAMPLE_FORMAT, ())) - {1}  # values below zero, or floating point
+        return max(*image.tag_v2.get(BITS_PER_SAMPLE, (1,)), 16 if signed else 1)
+    if kind == "PNG":
+        return 16 if "16" in str(raw) else 8
+    if kind == "PPM":
+        largest = raw[1] if isinstance(raw, tuple) else raw
+        return largest.bit_length() if isinstance(largest, int) else 8
+    return 8
+
+
+def _scale_key(image: Any) -> None:
+    """Scales the transparent value of a PNG as Pillow scales its grey values. Before the pixels are read."""
+    raw = str(image.tile[0][3]) if image.tile else ""
+    if raw in GREY_STEPS and isinstance(key := image.info.get("transparency"), int):
+        image.info["transparency"] = key * GREY_STEPS[raw]
+
+
+def _plain(image: Any) -> Any:
     """Converts the image to grey or RGB; transparent pixels are blended with white."""
     from PIL import Image
 
     mode = GREY if image.mode in STORED_GREY else RGB
-    if "A" in image.mode or (image.mode == "P" and "transparency" in image.info):
+    if "A" in image.mode or (image.mode in ("P", *KEYED) and "transparency" in image.info):
         foreground = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", foreground.size, "white"), foreground)
     return image if image.mode == mode else image.convert(mode)

@@ -1,12 +1,12 @@
 """Training and test images, loaded by name or from files."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 
-from ..core.errors import nearest
+from ..core.errors import abbreviated_list, nearest
 from ..core.validation import integers
 from .cifar import FORMS, is_official_form, read_cifar
 from .digits import digits_split
@@ -17,6 +17,7 @@ from .image_folder import find_images, read_folder
 from .shapes import shapes_split
 from .tokens import TokenData
 
+READING = 2  # changes whenever the same files are read otherwise: copies in the cache are then outdated
 COARSE = "-coarse"  # end of the name that selects the coarse classes of CIFAR-100
 PATCHES_PER_SIDE = 4
 MAX_VALUES = 2**26  # largest number of values in all tokens, 512 MiB in float64
@@ -43,7 +44,8 @@ def images(
     Args:
         name_or_path: name or path, see above.
         size: side in pixels to which the images of a folder are scaled and cropped; see :mod:`.image_folder`.
-        progress: function called with messages about downloads and converted files. Defaults to printing them
+        progress: function called with messages about downloads, converted files, and classes without
+            training or test images. Defaults to printing them
             to the standard error.
     Raises:
         ValueError: the name is unknown (the message suggests the nearest one), files cannot be read as
@@ -51,13 +53,28 @@ def images(
     """
     if size is not None:
         integers(size=size)
-    train, test = _train_and_test(name_or_path, size, progress or _to_standard_error)
+    say = progress or _to_standard_error
+    train, test = _train_and_test(name_or_path, size, say)
+    for line in _incomplete(train, test):
+        say(f"{name_or_path}: {line}")
     if size not in (None, train.size):
         actual = f"{size} for {train.name}, whose side is {train.size} pixels"
         raise ValueError(
             f"size must be the side of the images unless they come from a folder, got {actual}; leave it out"
         )
     return train, test
+
+
+def _incomplete(train: Images, test: Images) -> Iterator[str]:
+    """Yields a line on classes that have images in one part alone."""
+    trained, tested = (set(part.labels.unique().tolist()) for part in (train, test))
+    for missing, text in (
+        (trained - tested, "no test image, so no accuracy"),
+        (tested - trained, "no training image, so no network can learn them"),
+    ):
+        if missing:
+            names = abbreviated_list([train.names[label] for label in sorted(missing)])
+            yield f"{len(missing)} of {len(trained | tested)} classes have {text}: {names}"
 
 
 def _train_and_test(
@@ -129,7 +146,7 @@ def _read(
             f"{path.suffix or 'no ending'!r}"
         )
     folder = find_images(path)
-    stamp = f"{size} {folder.train.stamp} {folder.test and folder.test.stamp}"
+    stamp = f"{READING} {size} {folder.train.stamp} {folder.test and folder.test.stamp}"
     return cached(path, stamp, lambda: read_folder(folder, size=size, progress=progress))
 
 

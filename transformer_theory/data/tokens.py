@@ -24,10 +24,16 @@ REAL, DISCRETE = ("tokens", "query", "images"), ("ids", "next_id")  # names of f
 
 
 def stratified(
-    n: int, labels: Int[Tensor, " n"] | None, share: float, generator: torch.Generator, *, what: str
+    n: int,
+    labels: Int[Tensor, " n"] | None,
+    share: float,
+    generator: torch.Generator,
+    *,
+    what: str,
+    every_class: bool = True,
 ) -> tuple[Int[Tensor, " first"], Int[Tensor, " second"]]:
     """Draws a random split in two parts and returns their indices in ascending order. Each class is split in
-    the same proportion.
+    the same proportion, and a class too small for that has one sample in the first part.
 
     Args:
         n: number of samples.
@@ -35,6 +41,8 @@ def stratified(
         share: share of the samples in the first part.
         generator: source of the random split.
         what: plural noun for the samples, for the error message.
+        every_class: whether each class has a sample in the first part, which makes this part larger than
+            ``share`` if there are rare classes. False for a sample of limited size.
     Raises:
         ValueError: one part would be empty.
     """
@@ -47,6 +55,13 @@ def stratified(
     # samples.
     totals = torch.floor(torch.arange(n + 1, dtype=torch.float64) * share + 1e-9)
     in_first = totals[1:] > totals[:-1]
+    if labels is not None and every_class and bool(in_first.any()):
+        ordered = labels[order]
+        starts = torch.cat([torch.ones(1, dtype=torch.bool), ordered[1:] != ordered[:-1]])
+        rare = starts & ~torch.isin(ordered, ordered[in_first])
+        in_first |= rare
+        if rare.any() and in_first.all():  # a class with two samples gives one back
+            in_first[(~starts).nonzero()[-1:]] = False
     first, second = order[in_first], order[~in_first]
     if not len(first) or not len(second):
         raise ValueError(

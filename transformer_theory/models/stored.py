@@ -28,7 +28,16 @@ from .crate.masked_autoencoder import CRATEMAE
 from .crate.network import CRATE, Pooling
 from .crate.released import ALPHA, AUTOENCODER, CLASSIFIER, LANGUAGE
 from .image_networks import NETWORKS, Builder, Pixels, Sizes, builder, own_networks
-from .weights import WEIGHT_FILES, empty_model, fill, in_float32, listed, load_weights, read_safetensors
+from .weights import (
+    WEIGHT_FILES,
+    empty_model,
+    fill,
+    in_float32,
+    listed,
+    load_weights,
+    read_safetensors,
+    without_prefix,
+)
 
 FORMAT = 2
 WITHOUT_CHECKSUM = 1  # the previous format, which can still be read
@@ -38,7 +47,13 @@ BEST = "best.safetensors"  # the network in the folder of a training
 HEADS = ("mlp_head.1.weight", "mlp_head.1.bias", "head.weight", "head.bias")
 # mean and deviation with which the released networks read colour images
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-DEFAULTS = {"heads": None, "eta": 0.1, "lam": 0.1, "pooling": "cls"}  # of the released networks
+DEFAULTS = {
+    "heads": None,
+    "eta": 0.1,
+    "lam": 0.1,
+    "pooling": "cls",
+    "weights": None,
+}  # of the released networks
 # Layouts of released weights, by the names that only they have; a fine-tuned classifier has the names of a
 # classifier.
 LAYOUTS = {
@@ -86,6 +101,7 @@ def load(
     eta: float = 0.1,
     lam: float = 0.1,
     pooling: Pooling = "cls",
+    weights: str | None = None,
     networks: Mapping[str, Builder] | None = None,
 ) -> nn.Module:
     """Loads a network, in evaluation mode on the CPU. Its kind is read from the file.
@@ -101,6 +117,8 @@ def load(
         heads, eta, lam, pooling: number of heads, step size and threshold of ISTA, and input of the head, for
             released layouts only: their weights do not determine them, see :meth:`.CRATE.from_released`.
             Networks of a training have their own.
+        weights: which set of weights, if a file holds several, such as ``"model_ema"``; see
+            :func:`.load_weights`.
         networks: builders of your networks by name, as they were passed to the training.
     Returns:
         A classifier of images as :class:`Pretrained`, on images ``[batch, c, h, w]`` in [0, 1]; released
@@ -120,7 +138,13 @@ def load(
     if path.suffix == ".safetensors" and metadata(path) is not None:
         if given := [
             name
-            for name, value in (("heads", heads), ("eta", eta), ("lam", lam), ("pooling", pooling))
+            for name, value in (
+                ("heads", heads),
+                ("eta", eta),
+                ("lam", lam),
+                ("pooling", pooling),
+                ("weights", weights),
+            )
             if value != DEFAULTS[name]
         ]:
             raise ValueError(
@@ -128,9 +152,9 @@ def load(
                 "released weights with it"
             )
         return _trained(path, networks or {})
-    weights = load_weights(path)
+    read = load_weights(path, weights=weights)
     try:
-        return _released(weights, heads=heads, eta=eta, lam=lam, pooling=pooling)
+        return _released(read, heads=heads, eta=eta, lam=lam, pooling=pooling)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -194,6 +218,7 @@ def _released(
     """Builds a network with released weights, by their layout. Raises ValueError if they have none that is
     known.
     """
+    weights = in_released_names(weights)
     name, weights = layout_of(weights), in_float32(weights)
     if name == "crate-mae":
         return CRATEMAE.from_released(weights, heads=heads).eval()
@@ -217,6 +242,15 @@ def _released(
         "sizes": {**shape, "channels": channels, "eta": eta, "lam": lam, "pooling": pooling},
     }
     return Pretrained(network, mean, std, settings).eval()
+
+
+def in_released_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns the weights [...] without a common prefix, such as Lightning's ``model.``, if they have a
+    released layout then; otherwise as they are.
+    """
+    plain = (without_prefix(weights, required) for required in LAYOUTS.values())
+    whole = (one for one, required in zip(plain, LAYOUTS.values()) if all(name in one for name in required))
+    return next(whole, dict(weights))
 
 
 def layout_of(weights: Mapping[str, Tensor]) -> str:

@@ -22,27 +22,35 @@ from ..core.files import replacing
 Model = TypeVar("Model", bound=nn.Module)
 
 # keys under which training code stores the weights, next to the state of the optimiser
-WRAPPERS = ("state_dict", "model")
-# prefixes that torch's data-parallel and compiled modules add to each name
-PREFIXES = ("module.", "_orig_mod.")
+WRAPPERS = ("state_dict", "model", "model_state_dict")
+# keys of moving averages of the weights
+AVERAGES = re.compile(r"(^|[._])(ema|averag|shadow|swa)|(ema|average|averaged)$", re.IGNORECASE)
+# Attributes in which wrappers hold the original module: torch.compile, Lightning Fabric, FSDP, activation
+# checkpointing. State dicts have them in the names, at any depth.
+INSIDE = ("_orig_mod", "_forward_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+MODULE = "module."  # prefix that torch's data-parallel modules and averages of models add to each name
+AVERAGED = "n_averaged"  # the number of averaged models, beside the weights of torch's AveragedModel
+MAX_DEPTH = 4  # largest number of mappings around a set of weights
 WEIGHT_FILES = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")  # torch.save writes all but the last
 NUMBERS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # formats of weights that are read
 # largest number of names in an error message; a name that occurs in several layers counts once
 MAX_LISTED = 20
 
 
-def load_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+def load_weights(path: str | os.PathLike[str], *, weights: str | None = None) -> dict[str, Tensor]:
     """Reads the weights of a file, on the CPU, without running code from the file.
 
     Args:
         path: a ``.safetensors`` file, or a file of ``torch.save`` with any other suffix, that holds a state
             dict or a checkpoint.
+        weights: which set, if the checkpoint holds several, such as a moving average; see :func:`unwrap`.
     Returns:
         Tensors by name, see :func:`unwrap`.
     Raises:
         FileNotFoundError: the file does not exist.
         ImportError: the suffix is ``.safetensors``, and the package safetensors is not installed.
-        ValueError: the file is damaged, holds objects other than tensors and numbers, or would run code.
+        ValueError: the file is damaged, holds objects other than tensors and numbers, would run code, or
+            holds several sets of weights and ``weights`` is None.
     """
     path = Path(path)
     if not path.is_file():
@@ -50,15 +58,15 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         raise FileNotFoundError(f"weights must be a file, got {path}, which is {kind}")
     content = read_safetensors(path)[0] if path.suffix == ".safetensors" else _read_torch(path)
     try:
-        weights = unwrap(content)
-        if broken := [name for name, value in weights.items() if not _is_whole(value)]:
+        found = unwrap(content, weights=weights)
+        if broken := [name for name, value in found.items() if not _is_whole(value)]:
             raise ValueError(
                 "weights must be dense tensors with all their numbers in the file, got others for "
                 f"{listed(broken)}"
             )
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    return weights
+    return found
 
 
 def in_float32(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -123,26 +131,124 @@ def save_weights(weights: nn.Module | Mapping[str, Tensor], path: str | os.PathL
             torch.save(copies, draft)
 
 
-def unwrap(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
+def unwrap(
+    checkpoint: Mapping[str, Any], *, weights: str | None = None, expected: Iterable[str] = ()
+) -> dict[str, Tensor]:
     """Returns the state dict inside a checkpoint.
 
+    Names are those of the network itself: the attributes of wrappers (:data:`INSIDE`) are left out, and so is
+    a prefix ``module.`` that all names share, also beside the counter of an AveragedModel.
+
     Args:
-        checkpoint: tensors [...] by name, or such a mapping inside ``{"state_dict": ...}`` or ``{"model":
-            ...}``. A prefix ``module.`` or ``_orig_mod.`` that all names share is removed.
+        checkpoint: tensors [...] by name, or such a mapping inside ``{"state_dict": ...}``,
+            ``{"model": ...}`` or another key.
+        weights: which set of weights, if the checkpoint holds several, such as ``"model_ema"`` or
+            ``"model.teacher"``; or the first part of the names of the weights that are wanted.
+        expected: some names of the network. Any other prefix that all names share, such as ``model.`` of
+            Lightning, is removed if the names are then those expected.
     Raises:
-        ValueError: the content is not a mapping from names to tensors.
+        ValueError: the content is not a mapping from names to tensors, or it holds several sets of weights,
+            or none of the name ``weights``.
     """
-    content: Any = checkpoint
-    # Wrappers and prefixes may be nested: a compiled module inside a data-parallel one has both prefixes.
-    while isinstance(content, Mapping) and (
-        inner := next((key for key in WRAPPERS if isinstance(content.get(key), Mapping)), None)
-    ):
-        content = content[inner]
+    found = _chosen(checkpoint, weights)
+    return without_prefix(_names_of_network(found), expected)
+
+
+def without_prefix(weights: Mapping[str, Tensor], expected: Iterable[str]) -> dict[str, Tensor]:
+    """Returns the weights [...] without a prefix that all names share, if at least half of the expected names
+    are present then and none was before; otherwise as they are.
+    """
+    expected = set(expected)
+    if not expected & weights.keys():
+        first = next(iter(weights), "")
+        places = [place + 1 for place, character in enumerate(first) if character == "."]
+        for prefix in (first[:place] for place in places):
+            if not all(name.startswith(prefix) for name in weights):
+                break
+            names = {name.removeprefix(prefix) for name in weights}
+            if 2 * len(expected & names) >= len(expected) > 0:
+                return {name.removeprefix(prefix): value for name, value in weights.items()}
+    return dict(weights)
+
+
+def _chosen(content: Any, choice: str | None) -> Any:
+    """Returns the set of weights in a checkpoint that is meant. Raises ValueError if there are several, or
+    none of the name ``choice``.
+    """
+    if not isinstance(content, Mapping):
+        return content  # refused later
+    sets = _sets(content)
+    if choice is not None:
+        if choice in sets:
+            return sets[choice]
+        alone = next(iter(sets.values())) if len(sets) == 1 else content
+        inside = {name: value for name, value in alone.items() if str(name).startswith(f"{choice}.")}
+        if not inside:
+            available = f"the sets {', '.join(sets)}" if sets else "one set without a name"
+            raise ValueError(
+                f"weights must name a set of the checkpoint, got {choice!r}; it holds {available}"
+            )
+        return {name.removeprefix(f"{choice}."): value for name, value in inside.items()}
+    usual = [key for key in sets if key.split(".")[0] in WRAPPERS]
+    main = usual[0] if usual else next(iter(sets), None)
+    if main is None:
+        return content
+    rivals = [
+        key
+        for key in sets
+        if key != main
+        and (key in usual or not usual or AVERAGES.search(key) or _alike(sets[main], sets[key]))
+    ]
+    if rivals:
+        raise ValueError(
+            f"the checkpoint must hold one set of weights, got {main}, {', '.join(rivals)}; choose one by "
+            "its name, with the argument weights of load_weights, unwrap or load, or with --weights-set"
+        )
+    return sets[main]
+
+
+def _sets(content: Mapping[str, Any], depth: int = 1) -> dict[str, Any]:
+    """Returns the sets of weights inside a mapping by their keys, joined by dots; also averages in another
+    form, which cannot be read.
+    """
+    sets = {}
+    for key, value in content.items():
+        if not isinstance(value, Mapping | list | tuple) or "optim" in str(key).lower():
+            continue
+        entries = list(value.values()) if isinstance(value, Mapping) else list(value)
+        tensors = [entry for entry in entries if isinstance(entry, Tensor)]
+        if isinstance(value, Mapping):
+            whole = len(tensors) == len(entries) and any(tensor.is_floating_point() for tensor in tensors)
+            if whole or (tensors and str(key) in WRAPPERS):
+                sets[str(key)] = value
+                continue
+            inner = _sets(value, depth + 1) if depth < MAX_DEPTH and "param_groups" not in value else {}
+            sets |= {f"{key}.{name}": found for name, found in inner.items()}
+        if AVERAGES.search(str(key)) and tensors:
+            sets[str(key)] = value
+    return sets
+
+
+def _alike(first: Any, second: Any) -> bool:
+    """Returns whether two sets share at least half of the names of the smaller one."""
+    names = [set(_names_of_network(one)) if isinstance(one, Mapping) else set() for one in (first, second)]
+    return 2 * len(names[0] & names[1]) >= min(map(len, names)) > 0
+
+
+def _names_of_network(content: Any) -> dict[str, Tensor]:
+    """Returns tensors by the names of the network itself, without wrappers; see :func:`unwrap`."""
     weights = _tensors(content)
-    while prefix := next(
-        (prefix for prefix in PREFIXES if weights and all(name.startswith(prefix) for name in weights)), None
-    ):
-        weights = {name.removeprefix(prefix): value for name, value in weights.items()}
+    if any(part in name.split(".") for name in weights for part in INSIDE):
+        names = {name: ".".join(part for part in name.split(".") if part not in INSIDE) for name in weights}
+        if len({*names.values()}) < len(names):
+            raise ValueError(
+                "weights must have one name each, got the same with and without a wrapper's name"
+            )
+        weights = {names[name]: value for name, value in weights.items()}
+    if AVERAGED in weights and all(name.startswith(MODULE) for name in weights if name != AVERAGED):
+        del weights[AVERAGED]
+    while weights and all(name.startswith(MODULE) for name in weights):
+        weights = {name.removeprefix(MODULE): value for name, value in weights.items()}
     return weights
 
 

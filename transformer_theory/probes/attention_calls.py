@@ -22,9 +22,8 @@ from torch.nn import functional
 
 from ..models.attention import softmax_attention, tied_attention
 
-BLOCKING = (
-    -9999.0
-)  # a key with this number or less in a mask gets the weight 0 in float32, if any key has more
+# A term of the scores up to which a key is blocked; models use -1e4, -1e9, or the lowest number.
+BLOCKED = -9e3
 
 
 @dataclass(frozen=True)
@@ -189,22 +188,21 @@ def operands_of(args: tuple, kwargs: dict) -> tuple[Tensor, Tensor]:
 
 def is_bias(term: Float[Tensor, "..."]) -> bool:
     """Whether a term of the scores does more than block keys: whether it has a number other than zero and
-    those up to :data:`BLOCKING`.
+    those up to :data:`BLOCKED`.
     """
-    return bool(((term != 0) & ~(term <= BLOCKING)).any())
+    return bool(((term != 0) & ~(term <= BLOCKED)).any())
 
 
 def _split(mask: Tensor | None, *, marks_blocked: bool = False) -> tuple[Tensor | None, Tensor | None]:
     """Splits a mask into a bias and the allowed keys.
 
-    Models block a key with -inf or with the lowest finite number of the dtype, so every value below half of
-    that number blocks.
+    Models block a key with -inf or with a large negative number; every value up to :data:`BLOCKED` blocks.
     """
     if mask is None:
         return None, None
     if mask.dtype == torch.bool:
         return None, ~mask if marks_blocked else mask
-    allowed = mask > torch.finfo(mask.dtype).min / 2
+    allowed = mask > BLOCKED
     return mask.masked_fill(~allowed, 0.0), allowed
 
 

@@ -32,6 +32,7 @@ from .projections import MAX_CODES, Arrangement, Operand, apply_step, arrangemen
 CHANNELS = "the softmax is over channels, not over tokens"
 MIXTURES = "the keys are not tokens but mixtures of tokens, formed by a matrix"
 DIVIDED = "tokens are divided into heads before one matrix projects every head"
+LOW_RANK = "its softmaxes are parts of a low-rank approximation of attention"
 UNCLEAR = "heads and windows share an axis, and the operations that made it are not known"
 MAX_CHAIN = 200  # largest number of operations between an origin and queries or keys
 

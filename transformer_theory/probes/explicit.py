@@ -9,7 +9,9 @@ forward pass.
 
 All three must occur. The softmax of a classifier, the router of a mixture of experts and pooling by learned
 scores lack the product Q K^T, so they are not attention. Weights that are changed otherwise before the
-product with V (heads mixed, rows normalised again) are not recognised.
+product with V (heads mixed, rows normalised again) are not recognised. If V itself was computed from
+another softmax of scores in the same module, as in Nystrom attention, the product is a part of a low-rank
+approximation and no attention.
 Source: :cite:t:`vaswani2017attention`.
 """
 
@@ -22,7 +24,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from .attention_calls import is_bias
+from .attention_calls import BLOCKED, is_bias
 from .projections import Operand, in_order
 
 PRODUCTS = ("matmul", "bmm", "baddbmm")
@@ -47,7 +49,7 @@ KEEPS = {
 KEEPS |= {"view", "reshape", "unflatten", "flatten", "unsqueeze", "squeeze", "expand", "dropout"}
 ON_SCORES = KEEPS | SCALES | SHIFTS | {"tanh"}
 ON_WEIGHTS = KEEPS | {"mul", "rmul"}
-FOLLOWED = {*PRODUCTS, "einsum", "softmax", *ON_SCORES, *ON_WEIGHTS}
+FOLLOWED = {*PRODUCTS, "einsum", "softmax", "setitem", *ON_SCORES, *ON_WEIGHTS}
 NOWHERE = Operand(None), Operand(None)
 
 
@@ -59,6 +61,8 @@ class Scores:
         operands: nodes of queries and keys in the flow of tensors.
         scale: factor of the product; None if it is not a single number.
         biased: whether a term other than a mask was added.
+        node: node of their softmax; None if there is none yet.
+        blocked: True where a mask blocked a key, of the shape of the scores; None if there was no mask.
     """
 
     query: Float[Tensor, "..."]
@@ -66,6 +70,8 @@ class Scores:
     operands: tuple[Operand, Operand]
     scale: float | None = 1.0
     biased: bool = False
+    node: int | None = None
+    blocked: Bool[Tensor, "..."] | None = None
 
 
 @dataclass(frozen=True)
@@ -126,6 +132,7 @@ class Softmaxes:
 
     Args:
         node_of: function from a tensor to its node in :class:`.Flow`; by default no tensor has a node.
+        descends: whether a node was computed from another one.
         with_weights: whether weights are needed. False: attention and its masks are recognised, but no
             weights are copied.
 
@@ -133,17 +140,28 @@ class Softmaxes:
         scores: queries, keys and scale by tensor of scores.
         weights: scores, softmax and mask by tensor of weights.
         others: number of softmaxes that have not been recognised as attention.
+        low_rank: whether the last product was a part of a low-rank approximation.
+        since: node of the input of the module that is running; older softmaxes do not count as its parts.
     """
 
     def __init__(
-        self, node_of: Callable[[Tensor], int | None] = lambda tensor: None, *, with_weights: bool = True
+        self,
+        node_of: Callable[[Tensor], int | None] = lambda tensor: None,
+        descends: Callable[[int, int], bool] = lambda node, ancestor: False,
+        *,
+        with_weights: bool = True,
     ):
-        self.node_of, self.with_weights = node_of, with_weights
+        self.node_of, self.descends, self.with_weights = node_of, descends, with_weights
         # The keys are weak references that are compared by identity: a dictionary must neither keep tensors
         # alive nor compare their values.
         self.scores: Any = WeakIdKeyDictionary()  # tensor -> Scores
         self.weights: Any = WeakIdKeyDictionary()  # tensor -> (Scores, softmax, allowed)
         self.others = 0
+        self.low_rank = False
+        self.since = -1
+        self._open: set[int | None] = (
+            set()
+        )  # nodes of softmaxes of scores that have not completed an attention
 
     def concerns(self, name: str, inputs: list[Tensor]) -> bool:
         """Whether an operation may be a part of an attention."""
@@ -159,9 +177,11 @@ class Softmaxes:
         """
         name = getattr(func, "__name__", "").strip("_")
         name = name[1:] if name in ("imul", "iadd", "isub", "itruediv") else name
+        operands = [*args, *kwargs.values()]
+        if name == "setitem" and args[0] in self.scores:
+            self.scores[args[0]] = _after_operation(self.scores[args[0]], name, args[0], operands)
         if not isinstance(output, Tensor):
             return None
-        operands = [*args, *kwargs.values()]
         if name == "einsum":
             return self._einsum(operands, output)
         if name in PRODUCTS:
@@ -177,7 +197,7 @@ class Softmaxes:
             )
             if terms and kwargs.get("beta", 1.0) and output in self.scores:
                 # baddbmm adds its first argument: a mask, or a bias such as ALiBi.
-                self.scores[output] = _after_operation(self.scores[output], "add", terms)
+                self.scores[output] = _after_operation(self.scores[output], "add", output, [output, *terms])
             return call
         if name == "softmax":
             self._softmax(operands[0], kwargs.get("dim", args[1] if len(args) > 1 else None), output)
@@ -208,6 +228,12 @@ class Softmaxes:
         record = self.weights.pop(left, None)
         if record is not None:
             scores, softmax, allowed = record
+            value = self.node_of(right)
+            latest = [node for node in self._open if node is not None and node > self.since]
+            self.low_rank = value is not None and any(self.descends(value, node) for node in latest)
+            if self.low_rank:
+                return None
+            self._open.discard(scores.node)
             call = _call(scores, softmax, allowed, right, left.shape[:-2])
             self.others -= call is not None
             return call
@@ -254,8 +280,12 @@ class Softmaxes:
         self.others += 1
         if record is None or dim not in (-1, scores.ndim - 1):
             return
-        # Models block a key with -inf or with the lowest finite number of the dtype.
+        record = replace(record, node=self.node_of(output))
+        self._open.add(record.node)
+        # -inf or the lowest finite number of the dtype, wherever it comes from
         allowed = ~(scores.detach() <= torch.finfo(scores.dtype).min / 2)
+        if record.blocked is not None:
+            allowed &= ~record.blocked
         # The weights are cloned because the model may change them in place.
         weights = output.detach().clone() if self.with_weights else output.detach()
         self.weights[output] = record, weights, None if bool(allowed.all()) else allowed
@@ -269,16 +299,25 @@ class Softmaxes:
                 self.weights[output] = self.weights[x]
                 return
             if x in self.scores:
-                self.scores[output] = _after_operation(
-                    self.scores[x], name, [y for y in operands if y is not x]
-                )
+                record = _after_operation(self.scores[x], name, x, operands)
+                if record.blocked is not None and record.blocked.shape != output.shape:
+                    same = record.blocked.numel() == output.numel()
+                    shaped = record.blocked.reshape if same else record.blocked.expand
+                    record = replace(record, blocked=shaped(output.shape))
+                self.scores[output] = record
                 return
 
 
-def _after_operation(scores: Scores, name: str, others: list) -> Scores:
-    """Returns the scores after an operation that scales them, adds a term or changes nothing; ``others`` are
-    its other arguments.
+def _after_operation(scores: Scores, name: str, x: Tensor, operands: list) -> Scores:
+    """Returns the scores after an operation that scales them, masks them, adds a term or changes nothing.
+
+    Args:
+        scores: what is known of ``x``.
+        name: name of the operation.
+        x: tensor of scores.
+        operands: arguments of the operation, with ``x`` among them.
     """
+    others = [y for y in operands if y is not x]
     other = next((y for y in others if isinstance(y, Tensor | float | int)), 1.0)
     if name in SCALES:
         number = other if isinstance(other, float | int) else float(other) if other.numel() == 1 else None
@@ -289,8 +328,28 @@ def _after_operation(scores: Scores, name: str, others: list) -> Scores:
     if name in SHIFTS and isinstance(other, Tensor):
         if not other.is_floating_point():
             return replace(scores, biased=True)
-        return replace(scores, biased=scores.biased or is_bias(other.detach()))
+        term = -other.detach() if name == "sub" and operands[0] is x else other.detach()
+        scores = replace(scores, biased=scores.biased or is_bias(term))
+        return _blocking(scores, term <= BLOCKED, x)
+    if name in ("masked_fill", "where", "setitem") and len(others) == 2:
+        where, value = others
+        if name == "setitem":
+            term = torch.zeros_like(x)
+            term[where] = value
+            return _blocking(scores, term <= BLOCKED, x)
+        if name == "where" and operands[-1] is not x:  # the scores stay where the condition holds
+            where = ~where
+        blocks = value <= BLOCKED
+        return _blocking(scores, where & blocks, x) if isinstance(blocks, Tensor) or blocks else scores
     return replace(scores, scale=None) if name == "tanh" else scores
+
+
+def _blocking(scores: Scores, blocked: Bool[Tensor, "..."], x: Tensor) -> Scores:
+    """Returns the scores with further blocked keys."""
+    if not bool(blocked.any()):
+        return scores
+    before = False if scores.blocked is None else scores.blocked
+    return replace(scores, blocked=(blocked | before).expand(x.shape))
 
 
 def _call(

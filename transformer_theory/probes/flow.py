@@ -432,7 +432,7 @@ class Flow:
         for node, x in zip(nodes, inputs):
             # A product of the features of each head with a constant keeps heads and tokens in their places.
             known = tuple(x.shape) == shape and (node in self.steps or node in self.links)
-            if known and (name not in MIXES or (name == "einsum" and rows == (len(shape) - 1,))):
+            if known and (name not in MIXES or (name != "linear" and rows in ((-1,), (len(shape) - 1,)))):
                 return Link(node, (), shape)
         return Link(nodes[0], rows, shape) if rows else None
 
@@ -571,8 +571,12 @@ def _rows(name: str, args: tuple, constant: list[bool], inputs: list[Tensor]) ->
         return ()
     if name in CONVOLUTIONS:
         return (1 - inputs[1].ndim,) if constant[1] else ()
-    if name == "matmul" and inputs[0].ndim > 1:
-        return (-2,) if constant[0] else (-1,)
+    if name == "matmul" and min(inputs[0].ndim, inputs[1].ndim) > 1:
+        matrix, tokens = inputs if constant[0] else inputs[::-1]
+        # matrices of several heads, each of which multiplies all tokens
+        heads = [axis for axis in range(-matrix.ndim, -2) if matrix.shape[axis] > 1]
+        heads = [axis for axis in heads if tokens.ndim < -axis or tokens.shape[axis] == 1]
+        return (*heads, -2 if constant[0] else -1)
     if name != "einsum" or not isinstance(args[0], str) or "." in args[0] or "->" not in args[0]:
         return ()
     terms, _, output = args[0].replace(" ", "").partition("->")

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..core.metric import ActivationKind, Activations
 from .attention_calls import CALLS, AttentionCall, declared_bilinear, operands_of
-from .axes import DIVIDED, Axes, doubt
+from .axes import DIVIDED, LOW_RANK, Axes, doubt
 from .emission import Call, Emitter, arranged, as_stream, joined
 from .evaluation import logits_of
 from .explicit import FOLLOWED, NOWHERE, ExplicitCall, Softmaxes
@@ -91,14 +91,14 @@ class ForwardPass(TorchFunctionMode):
         self.places, self.readout = Places(self.flow), Readout(self.flow)
         self.emitter = Emitter(emit, labels, max_samples, targets=targets)
         self.special_ids, self.declared_grid = special_ids, grid
-        # the last attention among the tokens: its stream, its block, and the node of its output
-        self.last: tuple[Around, Block, int] | None = None
+        # attentions among the tokens by number: block, node of the output, numbers of sequences and tokens
+        self.mixing: dict[int, tuple[Around, Block, int, tuple[int, int]]] = {}
         self.streams = Streams(self.flow)
         self.projections = Projections(self.flow, {} if cache is None else cache)
         self.axes = Axes(self.flow, self.projections.cache)
         # layer and module of each attention that is not measured, and the reason
         self.refused: dict[tuple[int, str], str] = {}
-        self.softmaxes = Softmaxes(self.flow.known, with_weights=self.attention)
+        self.softmaxes = Softmaxes(self.flow.known, self.flow.descends, with_weights=self.attention)
         self.modules = {module: name for name, module in named(model)}
         self.blocks = Blocks(self.modules)
         self.members = {
@@ -235,9 +235,12 @@ class ForwardPass(TorchFunctionMode):
             if name == "add" and any(x in self.softmaxes.scores for x in inputs):
                 name = ""  # a mask or a bias is added to scores: not a residual addition
             with aside():
+                self.softmaxes.since = self.stack[-1].source
                 call = self.softmaxes.record(func, args, kwargs, output)
                 if call is not None:
                     self._record_explicit(call, output)
+                if self.softmaxes.low_rank:
+                    self.softmaxes.low_rank, self.stack[-1].refusal = False, LOW_RANK
         if name == "add" and self.features and self.streams.all:
             with aside():
                 self.streams.added(inputs[0] if in_place else output, inputs, nodes, old_stream)
@@ -349,9 +352,10 @@ class ForwardPass(TorchFunctionMode):
         own = projection.own if isinstance(projection, Projection) else own
         key = None if operands[1].node is None else self.flow.root[operands[1].node]
         frame.attentions.append(Attention(call, projection, key, *shape, own))
-        if own is not False and shape[0] == shape[1] > 1:
-            self.readout.attended(around.number)
-            self.last = around, block, node
+        if call is not None and own is not False and shape[0] == shape[1] > 1:
+            self.readout.attended(around.number, node)
+            sequences = call.query.shape[0] if call.query.ndim == 4 else 1
+            self.mixing[around.number] = around, block, node, (sequences, shape[0])
         if isinstance(frame.module, nn.MultiheadAttention) and not frame.module.batch_first:
             frame.time_first = True
         block.time_first |= frame.time_first
@@ -464,6 +468,10 @@ class ForwardPass(TorchFunctionMode):
         self.attending.append(frame.name)
         matches = self._matching(frame.name, block.name)
         self.matches += matches
+        if frame.refusal:
+            if self.attention:
+                self.refused[block.layer, frame.name] = frame.refusal
+            return
         sequences = block.name.rpartition(".")[0]
         tokens, output = (as_stream(x, time_first=frame.time_first) for x in (frame.tokens, output))
         declared = declared_bilinear(frame.module) if matches and self.attention else None
@@ -512,26 +520,25 @@ class ForwardPass(TorchFunctionMode):
         return self.layers.codes(block) if own is None else own
 
     def _find_read(self, masks: TokenMasks, output: Any) -> None:
-        """Finds the tokens from which the outputs are computed."""
-        if self.last is None or not any(n for _, n, _ in masks.tokens):
-            return
-        around, block, attention = self.last
-        stream = around.after_node if around.after_node >= 0 else attention
-        try:
-            sizes, reason = self.readout.read(stream, output)
-        except Exception as error:  # such as weights that are stored elsewhere after they have been used
-            sizes, reason = None, f"{NOT_FOLLOWED} ({type(error).__name__})"
-        if sizes is None:
-            masks.reading = reason
-            return
-        if stream == attention and sizes.ndim == 3:  # [batch, heads, seq]
-            sizes = sizes.amax(1)
-        elif block.time_first and sizes.ndim == 2:
-            sizes = sizes.T
-        read = tokens_read(self.emitter.some(sizes.flatten(1)))
-        frame = block.name.rpartition(".")[0], *read.shape
-        if frame in masks.tokens:
-            masks.set_read(frame, read)
+        """Finds the tokens from which the outputs are computed, in each stack of blocks that ends with an
+        attention from which no other one was computed.
+        """
+        for number, (around, block, attention, shape) in self.mixing.items():
+            if not self.readout.last >> number & 1 or not any(n for _, n, _ in masks.tokens):
+                continue
+            stream = around.after_node if around.after_node >= 0 else attention
+            try:
+                sizes, reason = self.readout.read(number, stream, output, shape, time_first=block.time_first)
+            except Exception as error:  # such as weights that are stored elsewhere after they have been used
+                sizes, reason = None, f"{NOT_FOLLOWED} ({type(error).__name__})"
+            sequences = block.name.rpartition(".")[0]
+            if sizes is None:
+                masks.set_unread(sequences, reason)
+                continue
+            read = tokens_read(self.emitter.some(sizes))
+            frame = sequences, *read.shape
+            if frame in masks.tokens:
+                masks.set_read(frame, read)
 
 
 def _needs_hooks(module: nn.Module) -> bool:

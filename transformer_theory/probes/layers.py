@@ -68,6 +68,7 @@ class Frame:
         block: the block to which these attentions belong.
         time_first: whether its input is ``[seq, batch, dim]``.
         projections: nodes of projections whose inputs are stored.
+        refusal: the reason why its attention is not measured; empty for most modules.
         source: node of ``tokens`` in :class:`.Flow`; -1 if it is a parameter or there is none.
     """
 
@@ -78,6 +79,7 @@ class Frame:
     block: "Block | None" = None
     time_first: bool = False
     projections: list[int] = field(default_factory=list)
+    refusal: str = ""
     source: int = -1
 
 
@@ -349,6 +351,11 @@ class Layers:
     def _emit(self, block: Block, next_block: Block | None) -> None:
         """Emits the features of a block."""
         streams = [around for around in block.streams if around.before is not None]
+        if streams and block.time_first:
+            block.time_first = any(
+                frame.time_first and not _transposed(frame.tokens, streams[0].before)
+                for frame in block.attending.values()
+            )
         tokens = streams[0].before if streams else block.tokens
         after = streams[0].after if streams else None
         output = (
@@ -459,3 +466,13 @@ class Layers:
 
 def _raised(error: Exception, layer: int, name: str) -> None:
     raise error
+
+
+def _transposed(tokens: Tensor | None, stream: Tensor | None) -> bool:
+    """Whether a stream is [batch, seq, dim] although a module receives [seq, batch, dim]."""
+    if tokens is None or stream is None or tokens.ndim != 3 or stream.ndim != 3:
+        return False
+    if tokens.shape[0] != tokens.shape[1]:
+        return stream.shape[:2] == (tokens.shape[1], tokens.shape[0])
+    # As many sequences as tokens: a transposed view has its axes in another order in memory.
+    return tokens.stride(0) < tokens.stride(1) and not stream.stride(0) < stream.stride(1)

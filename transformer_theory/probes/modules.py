@@ -16,9 +16,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-# Attributes in which wrappers hold the original module: torch.compile, Lightning Fabric, FSDP, activation
-# checkpointing.
-INSIDE = ("_orig_mod", "_forward_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+from ..models.weights import INSIDE
+
 PARALLEL = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}
 LISTS = (nn.ModuleList, nn.Sequential)
 

@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..core.threads import SharedContext
-from .attention_calls import AttentionCall
+from .attention_calls import BLOCKED, AttentionCall
 
 
 @dataclass(frozen=True)
@@ -195,5 +195,5 @@ def _mask(
     mask = mask[..., :keys].detach()
     if mask.dtype == torch.bool:
         return None, mask
-    allowed = mask > torch.finfo(mask.dtype).min / 2
+    allowed = mask > BLOCKED
     return mask.masked_fill(~allowed, 0.0), allowed

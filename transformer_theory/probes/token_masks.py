@@ -277,9 +277,10 @@ class TokenMasks:
             if record.frame not in codes and record.codes is not None:
                 codes[record.frame] = record.codes
         self.tokens = {frame: self._tokens(frame, masks, codes.get(frame)) for frame, masks in frames.items()}
-        # which tokens the outputs are computed from, ``[batch, seq]``, by kind, and the words for them
+        # which tokens the outputs are computed from, ``[batch, seq]``, by kind, and the words for them, by
+        # kind or list of blocks; for lists without words those of the last one
         self.read: dict[Frame, Bool[Tensor, "batch seq"]] = {}
-        self.reading = NOT_READ
+        self.words: dict[Frame | str, str] = {}
 
     def _tokens(self, frame: Frame, own: Sequence[AttentionMask], codes: Codes | None) -> Tokens:
         """Finds the real tokens, the sequences and their direction from the masks of all attentions."""
@@ -308,7 +309,9 @@ class TokenMasks:
         tokens = self.tokens[frame]
         if tokens.order is not None:
             if len(tokens.order.rows.unique()) != len(tokens.order.rows):
-                self.reading = "rows hold several sequences, and the network has outputs for each row"
+                self.set_unread(
+                    frame[0], "rows hold several sequences, and the network has outputs for each row"
+                )
                 return
             real = torch.zeros_like(read)
             order = tokens.order
@@ -316,10 +319,22 @@ class TokenMasks:
                 True
             )
             read = read & real
-        self.reading = _words(read, tokens)
-        for other in self.tokens:
-            if other == frame or (other[1:] == frame[1:] and not self.crossed):
-                self.read[other] = read
+        self.words[frame[0]] = self.words[frame] = _words(read, tokens)
+        self.read[frame] = read
+
+    def set_unread(self, sequences: str, reason: str) -> None:
+        """Sets the reason why it is not known which tokens of a list of blocks are read."""
+        self.words[sequences] = reason
+
+    def reading(self, frame: Frame) -> tuple[Bool[Tensor, "batch seq"] | None, str]:
+        """Returns which tokens of a kind the outputs are computed from, and the words for them. Lists of
+        blocks with the same tokens, one after the other, have the read tokens of the last one.
+        """
+        if frame not in self.read and not self.crossed:
+            same = [other for other in self.read if other[1:] == frame[1:]]
+            frame = same[-1] if len(same) == 1 and frame[0] not in self.words else frame
+        last = next(reversed(self.words.values()), NOT_READ)
+        return self.read.get(frame), self.words.get(frame, self.words.get(frame[0], last))
 
     def activations(self, record: Recorded) -> Activations | None:
         """Returns the activations of a module; None if no sequence has a real token."""
@@ -330,6 +345,9 @@ class TokenMasks:
         if fits:
             own = tokens if record.codes is None else replace(tokens, codes=record.codes)
             columns |= self._masks(record.frame, own)
+        if (mask := columns.get("mask")) is not None:
+            whole = mask.expand(*mask.shape[:2], columns["query"].shape[2], columns["key"].shape[2])
+            columns["mask"] = None if bool(mask.all()) else whole
         if "query" in columns:
             keys = order if _is_self(record) and _keys(record) == T else _order_of_keys(record, order)
             if order is None and keys is None:
@@ -384,7 +402,7 @@ class TokenMasks:
     def _masks(self, frame: Frame, tokens: Tokens) -> dict[str, Any]:
         """Returns the masks and the grid of the tokens of a kind."""
         _, n, T = frame
-        codes, order, read = tokens.codes, tokens.order, self.read.get(frame)
+        codes, order, (read, reading) = tokens.codes, tokens.order, self.reading(frame)
         ids, given = self.given.ids, self.given
         content = None
         if codes is not None:
@@ -402,7 +420,7 @@ class TokenMasks:
             content = ~read if content is None else content & ~read
         content = None if content is None or bool(content.all()) else content.expand(n, T)
         grid = self._grid(tokens, content, n, T)
-        found = {"content": content, "read": read, "reading": self.reading}
+        found = {"content": content, "read": read, "reading": reading}
         if order is not None:
             found = {k: order.take(x) if isinstance(x, Tensor) else x for k, x in found.items()}
             if isinstance(grid, Grid):
@@ -518,13 +536,17 @@ def _order_of_keys(record: Recorded, order: Order | None) -> Order | None:
 
 
 def _words(read: Bool[Tensor, "n T"], tokens: Tokens) -> str:
-    """Describes the tokens from which the outputs are computed."""
+    """Describes the tokens from which the outputs are computed; rows without a real token do not count."""
+    inserted = None if tokens.codes is None else (tokens.codes.values == INSERTED).expand_as(read)
+    if tokens.order is not None:
+        rows = tokens.order.rows
+        read, inserted = read[rows], None if inserted is None else inserted[rows]
     counts = read.sum(1)
     if not bool((counts == 1).all()):
         real = read.shape[1] if tokens.order is None else tokens.order.real.sum(1).to(counts)
         return "the tokens" if bool((counts == real).all()) else "the tokens that the head reads"
     position = read.int().argmax(1)
-    if tokens.codes is not None and bool((tokens.codes.values.expand_as(read)[read] == INSERTED).all()):
+    if inserted is not None and bool(inserted[read].all()):
         return "the class token"
     last = read.shape[1] - 1 if tokens.order is None else tokens.order.positions.amax(1).to(position)
     if tokens.causal:

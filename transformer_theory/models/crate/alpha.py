@@ -19,7 +19,7 @@ from ..embedding import Patches, patch_matrix
 from ..weights import empty_model, fill, renamed, unwrap
 from .attention import ReleasedAttention
 from .network import CRATE, Pooling
-from .released import alpha_sizes
+from .released import ALPHA, alpha_sizes
 from .sparsification import OvercompleteIsta
 
 NORM_EPS = 1e-6  # added to the variance in every layer norm
@@ -111,7 +111,7 @@ def crate_alpha_from_published(
         ValueError: weights are missing, unknown or of another shape (the message lists them by their names in
             this library), or ``eta``, ``lam`` or ``pooling`` is out of range.
     """
-    weights = unwrap(state_dict)
+    weights = unwrap(state_dict, expected=ALPHA)
     sizes = alpha_sizes(weights)
     ista = partial(OvercompleteIsta, eta=eta, lam=lam)
     model = empty_model(

@@ -27,7 +27,7 @@ from ..embedding import check_ids
 from ..weights import empty_model, fill, renamed, unwrap
 from .attention import CausalReleasedAttention, Past
 from .layers import Layer, Stack
-from .released import language_model_sizes
+from .released import LANGUAGE, language_model_sizes
 from .sparsification import Ista
 
 INITIAL_STD = 0.02  # standard deviation of the initial embedding: the logits of a tied head start near zero
@@ -131,7 +131,8 @@ class CRATELanguageModel(nn.Module):
             ValueError: weights are missing, unknown or of another shape (the message lists them by their
                 names in this library), the head differs from the embedding, or the heads do not fit.
         """
-        weights = {name: value for name, value in unwrap(state_dict).items() if not MASK.fullmatch(name)}
+        released = unwrap(state_dict, expected=LANGUAGE)
+        weights = {name: value for name, value in released.items() if not MASK.fullmatch(name)}
         # The head is the embedding, so either weight determines the other.
         for name, other in ((EMBEDDING, HEAD), (HEAD, EMBEDDING)):
             if other in weights:

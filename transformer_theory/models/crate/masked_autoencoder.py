@@ -32,7 +32,7 @@ from ..embedding import Patches, check_inputs, head_width, patch_matrix
 from ..weights import empty_model, fill, unwrap
 from .attention import ReleasedAttention
 from .layers import PreNorm, Stack
-from .released import autoencoder_sizes
+from .released import AUTOENCODER, autoencoder_sizes
 from .sparsification import Ista
 
 ENCODER_ISTA = partial(Ista, lam=0.5)  # five times the lambda of the CRATE classifier
@@ -169,7 +169,7 @@ class CRATEMAE(nn.Module):
             ValueError: weights are missing, unknown or of the wrong shape (the message lists them), or the
                 heads do not fit.
         """
-        weights = unwrap(state_dict)
+        weights = unwrap(state_dict, expected=AUTOENCODER)
         sizes = autoencoder_sizes(weights, heads=heads)
         model = empty_model(lambda: cls(**sizes, sparsify=sparsify), dtype=weights["pos_embed"].dtype)
         fill(model, weights)

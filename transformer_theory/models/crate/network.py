@@ -27,7 +27,7 @@ from ..embedding import Patches, Tokens, check_inputs
 from ..weights import empty_model, fill, renamed, unwrap
 from .attention import ReleasedAttention
 from .layers import Stack, layers_of
-from .released import classifier_sizes
+from .released import CLASSIFIER, classifier_sizes
 from .sparsification import Ista
 
 Pooling = Literal["cls", "mean"]
@@ -174,7 +174,7 @@ class CRATE(nn.Module):
             ValueError: weights are missing, unknown, of another shape or not finite (the message lists them),
                 the heads are missing or do not fit, or ``eta``, ``lam`` or ``pooling`` is out of range.
         """
-        weights = renamed(unwrap(state_dict), RENAMES)
+        weights = renamed(unwrap(state_dict, expected=CLASSIFIER), RENAMES)
         sizes = classifier_sizes(weights, image_size=image_size, patch_size=patch_size, heads=heads)
         ista = partial(Ista, eta=eta, lam=lam)
 

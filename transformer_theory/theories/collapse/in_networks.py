@@ -80,7 +80,8 @@ class Stored:
         if bool(used.amin() < 0):
             used = torch.where(used < 0, torch.nan, used)
         if allowed is not None:
-            allowed = (allowed[:most] if len(allowed) > 1 else allowed).expand(len(used), -1, -1, -1)
+            allowed = allowed[:most] if len(allowed) > 1 else allowed
+            allowed = allowed.expand(len(used), allowed.shape[1], *used.shape[2:])
             used = used.masked_fill(~allowed, 0.0)
         q = used.shape[2]
         own = len(tokens) == len(weights) and q == used.shape[3] == tokens.shape[1]
@@ -305,7 +306,7 @@ def _inside(allowed: Bool[Tensor, "n masks q k"] | None) -> Bool[Tensor, "n k"] 
     return None if bool(inside.all()) else inside
 
 
-def _root_mean(squares: Sequence[Float[Tensor, "n heads"]]) -> list[float]:
+def _root_mean(squares: Sequence[Float[Tensor, "_ heads"]]) -> list[float]:
     """Returns the root of the mean over sequences of the squares of each head; the theory speaks of mean
     squares.
     """

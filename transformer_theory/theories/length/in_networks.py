@@ -93,7 +93,9 @@ class ScoreGaps(PerModule):
         A, allowed = weights[rows][:, :, queries], None
         total, n = A.sum(-1), A.new_tensor(A.shape[-1], dtype=torch.float32)
         if activations.mask is not None:
-            allowed = activations.mask.expand(len(weights), -1, -1, -1)[rows][:, :, queries].float()
+            masks = activations.mask.shape[1]
+            allowed = activations.mask.expand(len(weights), masks, *weights.shape[2:])
+            allowed = allowed[rows][:, :, queries].float()
             n = allowed.sum(-1)
         valid = total.isfinite() & (total > MIN_ROW_SUM) & (n >= 3)
         # Log-weights are the scores up to a constant per row. Weights that underflow are cut off at the

@@ -76,6 +76,7 @@ class SinkValue(PerHead):
             return torch.zeros(heads, 1, 4, dtype=torch.float64)
         norms = value.detach().float().norm(dim=-1).sum(0)
         allowed = torch.ones(1, 1, queries, T) if mask is None else mask.float()
+        allowed = allowed.expand(*allowed.shape[:2], queries, T)
         uniform = (allowed / allowed.sum(-1, keepdim=True).clamp(min=1)).sum(2) / queries
         uniform = uniform.expand(n, heads, T).mean(0).to(sums) * sums[0][:, None]
         of_keys = torch.stack([sums[4:].mT, norms.to(sums), uniform, torch.full_like(uniform, n)], -1)

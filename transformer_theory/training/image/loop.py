@@ -62,6 +62,7 @@ def train(
     hardware: Hardware | None = None,
     networks: Mapping[str, Builder] | None = None,
     weights: str | Path | None = None,
+    weights_set: str | None = None,
     resume: bool = False,
     extend: bool = False,
     overwrite: bool = False,
@@ -85,6 +86,7 @@ def train(
         networks: builders of your networks by name; ``settings.network`` may be one of these names.
         weights: file with the initial weights of the same kind and sizes, stored or in a released layout, see
             :func:`.transfer.read`.
+        weights_set: which set of weights, if that file holds several.
         resume: whether to continue from the folder's checkpoint, of the same training. Without one, a new
             training starts.
         extend: whether to continue a training that may have had fewer epochs or minutes; the folder must hold
@@ -125,7 +127,7 @@ def train(
         "images": checkpoint.digest(data[0]),
         "theories": list(theories),
     }
-    start = None if weights is None else read(weights)
+    start = None if weights is None else read(weights, weights_set=weights_set)
     if origin := stored and stored.run.get("weights") if start is None else start.described():
         definition["weights"] = origin
     table, longer = (

@@ -26,13 +26,14 @@ from ...models.stored import (
     HEADS,
     IMAGENET,
     checksum,
+    in_released_names,
     layout_of,
     metadata,
     network_file,
     square_sizes,
     stored,
 )
-from ...models.weights import fill, in_float32, load_weights, renamed
+from ...models.weights import fill, in_float32, load_weights, renamed, without_prefix
 from .memory import shapes_of
 from .settings import SHAPE
 
@@ -81,21 +82,25 @@ class Start:
         return about | ({} if self.normalisation is None else dict(zip(("mean", "std"), self.normalisation)))
 
 
-def read(path: str | Path) -> Start:
+def read(path: str | Path, *, weights_set: str | None = None) -> Start:
     """Reads weights to start from; no file is executed.
 
     Args:
         path: the folder of a run or its ``.safetensors``; or a file of weights, ``.safetensors`` or of
             ``torch.save``, in the layout of a released CRATE or CRATE-alpha classifier, also with the second
             map ``head.*`` of the fine-tuned layout, or with the names of the network that will be trained.
+        weights_set: which set of weights, if a file of weights holds several; see :func:`.load_weights`.
     Raises:
-        ValueError: the file is damaged, would run code, or holds a network that is no classifier.
+        ValueError: the file is damaged, would run code, holds a network that is no classifier, or holds
+            several sets of weights or none of the given name.
         FileNotFoundError: there is no such file.
     """
     path = network_file(path)
     if path.suffix == ".safetensors" and metadata(path) is not None:
+        if weights_set is not None:
+            raise ValueError(f"weights_set must be left out, since {path} holds one network; drop it")
         return _of_training(path)
-    weights = load_weights(path)
+    weights = in_released_names(load_weights(path, weights=weights_set))
     try:
         layout = layout_of(weights)
     except ValueError:
@@ -224,7 +229,8 @@ def start_from(
             note(f"{start.path} has {constant} {there!r}, this training has {now!r}; no shape depends on it")
     if name in NETWORKS and (silent := _unsaid(start, sizes)):
         note(f"{start.path} does not say everything: this training has {silent}; no shape depends on it")
-    initial, weights = network.state_dict(), dict(start.weights)
+    initial = network.state_dict()
+    weights = without_prefix(start.weights, initial)
     weights |= _positions(start, weights, initial, sizes, note)
     head = _new_head(start, weights, initial, sizes, names, build, own=name not in NETWORKS)
     if head:

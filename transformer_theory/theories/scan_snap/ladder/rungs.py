@@ -176,7 +176,7 @@ def _split(
     counts, labels, K, M = _counted(data, context)
     words = TokenData(one_hot(data.ids, counts.shape[1]), labels=labels, ids=data.ids, name="visual words")
     learnt, held = stratified(
-        len(data), labels, LEARNT_SHARE, Generator().manual_seed(seed), what="sequences"
+        len(data), labels, LEARNT_SHARE, Generator().manual_seed(seed), what="sequences", every_class=False
     )
     permuted, others = (permuted_next_tokens(labels, part) for part in (held, learnt))
     sequences = SplitSequences(

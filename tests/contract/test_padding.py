@@ -1,0 +1,471 @@
+"""Padding changes no number, in every metric and with every kind of mask.
+
+A case is a small network in float64 with sequences of several lengths. One probe runs all metrics of all
+theories, the general ones, and a metric that ignores masks. The sequences are given padded, padded with other
+contents, padded further, one by one without padding, with a row of padding, and with a sequence of NaN.
+"""
+
+import copy
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tests.problems.networks import theory_metrics
+from transformer_theory.core.measurement import Measurement
+from transformer_theory.core.metric import Metric
+from transformer_theory.metrics.class_features import FeatureRates
+from transformer_theory.metrics.networks import AttentionMaps, AttentionSelection
+from transformer_theory.probes import probe
+from transformer_theory.probes.measure import with_general
+
+DIM, HEADS, VOCABULARY, PAD = 16, 2, 40, 0
+LENGTHS = (12, 7, 10, 5, 12, 9, 3, 8, 6, 11, 4, 7, 10, 2, 9, 5)
+SHORT, LONG = 12, 20
+FILLS = (0.0, 1e6)  # what padding holds: of ids, the id 0 and another one
+"""Quantities that compare sequences of one batch with each other, and why one by one they have no value, or
+another one.
+"""
+COMPARES = {
+    "within-less-between cosine, share of its largest value": "pairs of sequences of a batch",
+    "within-less-between cosine": "pairs of sequences of a batch",
+    "mean cosine within a sequence": "written beside the pairs of a batch",
+    "mean cosine between sequences at other positions": "pairs of sequences of a batch",
+    "share kept with doubled keys": "a second sequence of the batch lends its keys",
+    "weight of the chosen key with doubled keys over half of it": "a second sequence lends its keys",
+    "CKA with the first block": "inner products of the sequences of a batch",
+}
+
+
+class UserMetric(Metric):
+    """Written by a user who knows nothing of padding: mean size of the tokens, of queries and of weights."""
+
+    kinds = ("attention", "features", "outputs")
+
+    def update(self, activations):
+        sums = [float(activations.tokens.double().norm(dim=-1).sum()), activations.tokens[..., 0].numel()]
+        if activations.weights is not None and activations.query is not None:
+            w, q = activations.weights, activations.query
+            sums += [float(w.double().square().sum()), w.sum(-1).numel(), float(q.norm(dim=-1).sum())]
+        place = (activations.layer, activations.first_head, len(sums))
+        if activations.kind != "outputs":
+            self.add(place, torch.tensor(sums, dtype=torch.float64))
+
+    def compute(self, *, draws=0, generator=None):
+        return [
+            Measurement(
+                "mine",
+                "network",
+                f"{number}",
+                float(sum_),
+                layer=place[0],
+                at={"sums": place[2], "first head": place[1]},
+            )
+            for place, sums in self.sums.items()
+            for number, sum_ in enumerate(sums)
+        ]
+
+
+def every_metric() -> list[Metric]:
+    mine = [AttentionSelection(), AttentionMaps(keep=99), FeatureRates(), UserMetric()]
+    return [*with_general(theory_metrics()), *mine]
+
+
+@dataclass
+class Case:
+    """A network with masks.
+
+    Attributes:
+        model: the network, float64, in evaluation mode.
+        call: runs the model on sequences: ids [n, T] or vectors [n, T, dim], and
+            True for real tokens, [n, T].
+        left: whether padding stands on the left.
+        floats: whether sequences are vectors; ids otherwise.
+        options: of the probe.
+    """
+
+    model: nn.Module
+    call: Callable[[nn.Module, Tensor, Tensor], object]
+    left: bool = False
+    floats: bool = False
+    lengths: Sequence[int] = LENGTHS
+
+    def sequences(self) -> list[Tensor]:
+        g = torch.Generator().manual_seed(3)
+        ids = VOCABULARY - 1
+        if self.floats:
+            return [torch.randn(T, DIM, generator=g, dtype=torch.float64) for T in self.lengths]
+        return [torch.randint(5, ids, (T,), generator=g) for T in self.lengths]
+
+    def padded(self, sequences: Sequence[Tensor], length: int, fill: float) -> tuple[Tensor, Tensor]:
+        """Pads the sequences."""
+        some = self.sequences()[0]
+        shape = (len(sequences), length, *some.shape[1:])
+        x = torch.full(shape, fill if self.floats else int(fill != 0), dtype=some.dtype)
+        real = torch.zeros(len(sequences), length, dtype=torch.bool)
+        for row, sequence in enumerate(sequences):
+            T = len(sequence)
+            part = slice(length - T, length) if self.left else slice(0, T)
+            x[row, part], real[row, part] = sequence, True
+        return x, real
+
+
+PLACE = 5  # entries of the place of a row; places of draws have more
+Numbers = dict[tuple, float | None]
+
+
+def values_of(rows: Sequence[Measurement], *, nulls: bool) -> Numbers:
+    """The numbers by place."""
+    found: Numbers = {}
+    for row in rows:
+        key = (row.theory, row.quantity, tuple(row.at.items()), row.layer, row.head)
+        assert key not in found
+        found[key] = row.value
+        if nulls:
+            found |= {(*key, null.kind, i): x for null in row.nulls for i, x in enumerate(null.draws)}
+    return found
+
+
+def measured(
+    case: Case,
+    batches: Sequence[tuple[Tensor, Tensor]],
+    labels: Tensor | None = None,
+    draws: int = 0,
+    **options,
+) -> tuple[Numbers, dict[str, np.ndarray]]:
+    """The numbers of all metrics, and the arrays."""
+    labels = torch.arange(sum(len(x) for x, _ in batches)) % 2 if labels is None else labels
+    parts = labels.split([len(x) for x, _ in batches])
+    metrics = options.pop("metrics", every_metric)()
+    with torch.no_grad(), probe(case.model, metrics, draws=draws, **options) as p, p.accumulate():
+        for (x, real), part in zip(batches, parts, strict=True):
+            p.labels = part
+            case.call(case.model, x, real)
+    names = {type(metric).__name__ for metric in metrics} | {"forward pass"}
+    failed = [row.reason for row in p.rows if row.quantity in names]
+    assert not failed, failed
+    return values_of(p.rows, nulls=bool(draws)), p.result().arrays
+
+
+def differences(a: Numbers, b: Numbers, rtol: float, skip: Sequence[str] = ()) -> list:
+    """Places whose numbers differ."""
+    found = []
+    for key in sorted(a.keys() | b.keys(), key=str):
+        if key[1] in skip:
+            continue
+        x, y = a.get(key, "absent"), b.get(key, "absent")
+        if x == y:
+            continue
+        if isinstance(x, float) and isinstance(y, float) and abs(x - y) <= rtol * max(abs(x), abs(y), 1e-2):
+            continue
+        found.append((key, x, y))
+    return found
+
+
+def normal(make: Callable[[], nn.Module]) -> nn.Module:
+    """A network in float64 whose scores are not small."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return make().double().eval()
+
+
+def written_out(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, *, how: str) -> Tensor:
+    """Attention of products of tensors, with a mask as models write it."""
+    scores = q @ k.mT / q.shape[-1] ** 0.5
+    value = {"1e4": -1e4, "1e9": -1e9}[how[-3:]]
+    if how.startswith("fill"):
+        scores = scores.masked_fill(~allowed, value)
+    elif how.startswith("where"):
+        scores = torch.where(allowed, scores, value)
+    elif how.startswith("factor"):  # the first GPT-2
+        scores = scores * allowed + (1 - allowed.to(scores)) * value
+    else:
+        scores = scores + torch.zeros_like(scores).masked_fill(~allowed, value)
+    return scores.softmax(-1) @ v
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, *, how: str) -> Tensor:
+    """The attention kernel of torch, with a mask of booleans or of numbers."""
+    mask = allowed if how == "bool" else torch.zeros(allowed.shape).to(q).masked_fill(~allowed, -1e4)
+    out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    return torch.where(allowed.any(-1, keepdim=True), out, 0.0)
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, kernel: Callable):
+        super().__init__()
+        self.qkv, self.out, self.kernel = nn.Linear(DIM, 3 * DIM), nn.Linear(DIM, DIM), kernel
+        nn.init.normal_(self.qkv.weight, std=0.5)
+
+    def forward(self, x, allowed, real):
+        q, k, v = self.qkv(x).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+        v = v.masked_fill(~real[:, None, :, None], 0.0)
+        return self.out(self.kernel(q, k, v, allowed).transpose(1, 2).flatten(2))
+
+
+class TimeFirst(nn.Module):
+    """nn.MultiheadAttention on [seq, batch, dim]."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.MultiheadAttention(DIM, HEADS)
+
+    def forward(self, x, allowed, real):
+        x = x.transpose(0, 1)
+        return self.inner(x, x, x, key_padding_mask=~real, need_weights=False)[0].transpose(0, 1)
+
+
+class Block(nn.Module):
+    def __init__(self, attention: nn.Module):
+        super().__init__()
+        self.norm, self.second, self.attention = nn.LayerNorm(DIM), nn.LayerNorm(DIM), attention
+        self.mlp = nn.Sequential(nn.Linear(DIM, 2 * DIM), nn.ReLU(), nn.Linear(2 * DIM, DIM))
+
+    def forward(self, x, allowed, real):
+        x = x + self.attention(self.norm(x), allowed, real)
+        return x + self.mlp(self.second(x))
+
+
+class Net(nn.Module):
+    """Blocks, and a head on the mean of the real tokens.
+
+    Args:
+        attention: makes the attention of a block.
+        allowed: returns which keys a query may see, from the mask of real tokens.
+    """
+
+    def __init__(self, attention: Callable[[], nn.Module], allowed: Callable[[Tensor], Tensor]):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(attention()) for _ in range(2))
+        self.head, self.allowed = nn.Linear(DIM, 3), allowed
+
+    def forward(self, x, padding_mask):
+        real = ~padding_mask
+        for block in self.blocks:
+            x = block(x, self.allowed(real), real)
+        mean = torch.where(real[..., None], x, 0.0).sum(1) / real.sum(1, keepdim=True).clamp(min=1)
+        return self.head(mean)
+
+
+class Patches(nn.Module):
+    """A vision transformer of images of several sizes: a dictionary with patches and which of them exist."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Linear(DIM, DIM)
+        self.blocks = nn.ModuleList(Block(SelfAttention(functools.partial(fused, how="bool"))) for _ in "12")
+        self.head = nn.Linear(DIM, 3)
+
+    def forward(self, inputs):
+        real = inputs["patch_valid"]
+        x = self.embed(inputs["patches"])
+        for block in self.blocks:
+            x = block(x, real[:, None, None], real)
+        x = x.masked_fill(~real[..., None], 0.0)
+        return self.head(x.sum(1) / real.sum(1, keepdim=True).clamp(min=1))
+
+
+def keys(real: Tensor) -> Tensor:
+    return real[:, None, None]
+
+
+def causal_keys(real: Tensor) -> Tensor:
+    """Queries that are padding on the left see no key."""
+    T = real.shape[1]
+    return real[:, None, None] & torch.ones(T, T, dtype=torch.bool).tril()
+
+
+def everything(real: Tensor) -> Tensor:
+    """Queries that are padding see everything, as some kernels need at least one key."""
+    return real[:, None, None] | ~real[:, None, :, None]
+
+
+def own(attention: Callable[[], nn.Module], allowed: Callable = keys, **options) -> Case:
+    model = normal(lambda: Net(attention, allowed))
+    return Case(model, lambda model, x, real: model(x, padding_mask=~real), floats=True, **options)
+
+
+def explicit(how: str, allowed: Callable = keys, **options) -> Case:
+    return own(lambda: SelfAttention(functools.partial(written_out, how=how)), allowed, **options)
+
+
+def kernel(how: str, allowed: Callable = keys, **options) -> Case:
+    return own(lambda: SelfAttention(functools.partial(fused, how=how)), allowed, **options)
+
+
+def encoder(mask: str) -> Case:
+    def make() -> nn.Module:
+        layer = nn.TransformerEncoderLayer(DIM, HEADS, 2 * DIM, dropout=0.0, batch_first=True)
+        return nn.TransformerEncoder(layer, 2)
+
+    def call(model: nn.Module, x: Tensor, real: Tensor):
+        padding = ~real if mask == "bool" else torch.zeros(real.shape).to(x).masked_fill(~real, -torch.inf)
+        return model(x, src_key_padding_mask=padding)
+
+    return Case(normal(make), call, floats=True)
+
+
+def hugging_face(name: str, config: str, *, left: bool = False, both: str = "", **options) -> Case:
+    """A network of transformers from a configuration.
+
+    Args:
+        name, config: names of its classes.
+        left: whether padding stands on the left.
+        both: "equal" or "shorter" for an encoder and a decoder: lengths of the decoder's sequences.
+        options: of the configuration.
+    """
+    import transformers
+
+    def make() -> nn.Module:
+        return getattr(transformers, name)(getattr(transformers, config)(**options))
+
+    def call(model: nn.Module, x: Tensor, real: Tensor):
+        inputs = {"input_ids": x, "attention_mask": real.long()}
+        if left:
+            inputs["position_ids"] = (real.long().cumsum(1) - 1).clamp(min=0)
+        if both:
+            T = x.shape[1] if both == "equal" else 6
+            inputs |= {"decoder_input_ids": x[:, :T], "decoder_attention_mask": real[:, :T].long()}
+        return model(**inputs)
+
+    return Case(normal(make), call, left=left)
+
+
+COMMON = {"vocab_size": VOCABULARY, "initializer_range": 0.5, "pad_token_id": PAD}
+BERT = COMMON | {
+    "hidden_size": DIM,
+    "num_hidden_layers": 2,
+    "num_attention_heads": HEADS,
+    "intermediate_size": 32,
+}
+GPT2 = COMMON | {
+    "n_embd": DIM,
+    "n_layer": 2,
+    "n_head": HEADS,
+    "n_positions": 32,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+LLAMA = BERT | {"num_key_value_heads": 1, "max_position_embeddings": 32, "bos_token_id": 1, "eos_token_id": 2}
+BART = COMMON | {"d_model": DIM, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": HEADS}
+BART |= {"decoder_attention_heads": HEADS, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "init_std": 0.5}
+BART |= {"max_position_embeddings": 40}
+T5 = COMMON | {
+    "d_model": DIM,
+    "d_kv": 8,
+    "d_ff": 32,
+    "num_layers": 2,
+    "num_heads": HEADS,
+    "initializer_factor": 1.0,
+}
+
+CASES: dict[str, Callable[[], Case]] = {
+    "BERT": lambda: hugging_face("BertForSequenceClassification", "BertConfig", **BERT),
+    "BERT eager": lambda: hugging_face("BertModel", "BertConfig", attn_implementation="eager", **BERT),
+    "GPT-2": lambda: hugging_face("GPT2LMHeadModel", "GPT2Config", **GPT2),
+    "GPT-2 left": lambda: hugging_face("GPT2LMHeadModel", "GPT2Config", left=True, **GPT2),
+    "GPT-2 left eager": lambda: hugging_face(
+        "GPT2Model", "GPT2Config", left=True, attn_implementation="eager", **GPT2
+    ),
+    "Llama": lambda: hugging_face("LlamaForCausalLM", "LlamaConfig", **LLAMA),
+    "Llama left": lambda: hugging_face("LlamaModel", "LlamaConfig", left=True, **LLAMA),
+    "Mistral left": lambda: hugging_face(
+        "MistralModel", "MistralConfig", left=True, sliding_window=4, **LLAMA
+    ),
+    "BART": lambda: hugging_face("BartModel", "BartConfig", both="equal", **BART),
+    "BART shorter": lambda: hugging_face("BartModel", "BartConfig", both="shorter", **BART),
+    "T5": lambda: hugging_face("T5Model", "T5Config", both="equal", **T5),
+    "T5 shorter": lambda: hugging_face("T5Model", "T5Config", both="shorter", **T5),
+    "encoder, booleans": lambda: encoder("bool"),
+    "encoder, -inf": lambda: encoder("float"),
+    "time first": lambda: own(TimeFirst),
+    "patches": lambda: Case(
+        normal(Patches), lambda model, x, real: model({"patches": x, "patch_valid": real}), floats=True
+    ),
+    "written, -1e9": lambda: explicit("add 1e9"),
+    "written, -1e4": lambda: explicit("add 1e4"),
+    "filled, -1e4": lambda: explicit("fill 1e4"),
+    "where, -1e4": lambda: explicit("where 1e4"),
+    "factor, -1e4": lambda: explicit("factor 1e4"),
+    "written left, -1e4": lambda: explicit("add 1e4", causal_keys, left=True),
+    "kernel, -1e4": lambda: kernel("1e4"),
+    "kernel left": lambda: kernel("bool", causal_keys, left=True),
+    "padding sees everything": lambda: kernel("bool", everything),
+}
+
+
+@functools.cache
+def case(name: str) -> Case:
+    return CASES[name]()
+
+
+@functools.cache
+def reference(name: str, draws: int = 0):
+    made = case(name)
+    return measured(made, [made.padded(made.sequences(), SHORT, FILLS[0])], draws=draws)
+
+
+every_case = pytest.mark.parametrize("name", CASES)
+
+
+@every_case
+def test_what_padding_holds_changes_no_number(name):
+    made = case(name)
+    expected, maps = reference(name, 2)
+    assert len(expected) > 30
+    found, others = measured(made, [made.padded(made.sequences(), SHORT, FILLS[1])], draws=2)
+    assert not differences(expected, found, 0.0)
+    for key, each in maps.items():
+        np.testing.assert_array_equal(each, others[key])
+
+
+@every_case
+def test_more_padding_changes_no_number(name):
+    made = case(name)
+    found, _ = measured(made, [made.padded(made.sequences(), LONG, FILLS[0])], draws=2)
+    assert not differences(reference(name, 2)[0], found, 1e-6)
+
+
+@every_case
+def test_sequences_one_by_one_give_the_numbers_of_the_batch(name):
+    made = case(name)
+    alone = [made.padded([x], len(x), FILLS[0]) for x in made.sequences()]
+    expected = {key: x for key, x in reference(name, 2)[0].items() if len(key) == PLACE}
+    found, _ = measured(made, alone)
+    assert not differences(expected, found, 1e-6, tuple(COMPARES))
+
+
+@every_case
+def test_a_row_of_padding_is_no_sequence(name):
+    made = case(name)
+    x, real = made.padded(made.sequences(), SHORT, FILLS[0])
+    x, real = (torch.cat([y[:3], torch.zeros_like(y[:1]), y[3:]]) for y in (x, real))
+    labels = torch.arange(len(x) - 1) % 2
+    found, _ = measured(made, [(x, real)], torch.cat([labels[:3], labels[:1], labels[3:]]), draws=2)
+    assert not differences(reference(name, 2)[0], found, 1e-6)
+
+
+NAN_CASES = [name for name in CASES if "left" not in name and name not in ("GPT-2", "Llama", "T5", "BART")]
+
+
+@pytest.mark.parametrize("name", NAN_CASES)
+def test_a_sequence_of_nan_leaves_the_numbers_of_the_others(name):
+    made = case(name)
+    model = made.model
+    if not made.floats:
+        model = copy.deepcopy(model)
+        model.get_input_embeddings().weight.data[-1] = torch.nan  # an id that no sequence has
+    bad = torch.full((8, DIM), torch.nan).double() if made.floats else torch.full((8,), VOCABULARY - 1)
+    sequences = made.sequences()
+    batch = made.padded([*sequences[:3], bad, *sequences[3:]], SHORT, FILLS[0])
+    labels = torch.arange(len(sequences)) % 2
+    labels = torch.cat([labels[:3], labels[:1], labels[3:]])
+    found, _ = measured(dataclasses.replace(made, model=model), [batch], labels)
+    expected = {key: x for key, x in reference(name, 2)[0].items() if len(key) == PLACE}
+    assert not differences(expected, found, 1e-6, ("0", "1", "2", "3", "4"))

@@ -272,13 +272,11 @@ def language_model(
 
 def longest_sequence(network: nn.Module) -> int | None:
     """Returns the largest number of tokens that a network accepts, from its configuration; None if it states
-    none.
+    none, or -1 as that of XLNet does.
     """
     places = [config for name in ("config", "cfg") if (config := getattr(network, name, None)) is not None]
-    found = (
-        value for config in places for key in LENGTHS if isinstance(value := getattr(config, key, None), int)
-    )
-    return min(found, default=None)
+    stated = (getattr(config, key, None) for config in places for key in LENGTHS)
+    return min((value for value in stated if isinstance(value, int) and value > 0), default=None)
 
 
 def read_ids(path: str | Path, *, length: int, sequences: int | None) -> Int[Tensor, "n seq"]:

@@ -87,7 +87,7 @@ def read_sequences(
     text = read_text(path, "a text, or ids in a .npy file")
     tokenizer = model.tokenizer()
     longest = min(model.length or tokenizer.model_max_length, tokenizer.model_max_length)
-    length = length or min(LENGTH, longest)
+    length = int(length or min(LENGTH, longest))
     size = length - tokenizer.num_special_tokens_to_add()
     if size < 1 or length > longest:
         limit = f"{length - size + 1} to {longest}, special ids included, as {model.name} takes"

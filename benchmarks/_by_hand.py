@@ -462,9 +462,7 @@ def contexts(passes: Passes) -> tuple[Tensor, Tensor]:
         reference = X[torch.cat(repeated)] if len(repeated) > 1 else X
         shares.append(within / reference.var(0, correction=0).sum())
         least = min(
-            float(
-                (X[group][:, None] - X[group]).norm(dim=-1)[sequence[group][:, None] != sequence[group]].min()
-            )
+            float((X[group][:, None] - X[group]).norm(dim=-1)[sequence[group][:, None] != sequence[group]].min())
             for group in repeated
         )
         distances.append(least / X.var(0, correction=0).sum().sqrt())
@@ -511,9 +509,7 @@ def alignment(passes: Passes) -> tuple[Tensor, Tensor]:
         for number in chosen:
             x, y = passes.hidden[layer][number], passes.after[layer][number]
             field = passes.weights[layer][number].mean(0) @ passes.entered[layer][number]
-            across = [
-                z - (z * x).sum(1, keepdim=True) / x.square().sum(1, keepdim=True) * x for z in (y - x, field)
-            ]
+            across = [z - (z * x).sum(1, keepdim=True) / x.square().sum(1, keepdim=True) * x for z in (y - x, field)]
             of_tokens.append(torch.nn.functional.cosine_similarity(*across, dim=1, eps=1e-30))
             T = len(x)
             means = [
@@ -613,10 +609,7 @@ SINGLE = {
     "CKA with the first block": similarity,
 }
 SEVERAL = {
-    (
-        "share kept with doubled keys",
-        "weight of the chosen key with doubled keys over half of it",
-    ): doubled_keys,
+    ("share kept with doubled keys", "weight of the chosen key with doubled keys over half of it"): doubled_keys,
     ("stable rank of the features", "effective rank of the features"): ranks,
     ("coding rate", "class coding rate", "rate reduction"): rates,
     (

@@ -218,9 +218,7 @@ def compared(found: Mapping[str, Mapping[tuple[int, int], float]], right: Mappin
         alone = sum(math.isnan(a) != math.isnan(b) for a, b in pairs)
         difference = math.inf if alone or not known else max(abs(a - b) for a, b in known)
         size = max((abs(b) for _, b in known), default=0.0)
-        means = [
-            sum(part) / len(known) if known else math.nan for part in (zip(*known) if known else ((), ()))
-        ]
+        means = [sum(part) / len(known) if known else math.nan for part in (zip(*known) if known else ((), ()))]
         tolerance = COUNTS.get(name, RTOL * size)
         lines.append(Line(name, *means, len(known), difference, difference <= tolerance))
     return lines

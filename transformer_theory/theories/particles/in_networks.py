@@ -265,9 +265,9 @@ def mosaics(data: Tensor, limits: Mapping[str, int], generator: Generator) -> di
     w]``.
 
     Images are exchanged in blocks of a quarter of their sides, which keep what the patches inside a block
-    have in common; without such blocks, and for a single sequence, there is no null. Ids must not be padded:
-    the exchange scatters padding, and the length is then found as clustering. The order of the permutations
-    is the same for all networks, so ``generator`` is not used.
+    have in common; without such blocks, and for a single sequence, there is no null. Sequences must not be
+    padded (:mod:`.main_input` removes padding): the exchange scatters padding, and the length is then found
+    as clustering. The order of the permutations is the same for all networks, so ``generator`` is not used.
     """
     data = data[:MOSAIC_SEQUENCES]
     made = exchanged(data, RANGE_DRAWS)

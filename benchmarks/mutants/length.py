@@ -80,8 +80,8 @@ MUTANTS = (
     ),
     Mutant(
         f"{ROW}.one_token_change",
-        "return change, 2 *",
-        "return change,",
+        "vector_norm(change, -1), 2 *",
+        "vector_norm(change, -1),",
         "dropped factor",
         "the bound without the 2",
     ),

@@ -21,8 +21,8 @@ MUTANTS = (
     ),
     Mutant(
         f"{ROUTER}.choice.gumbel_softmax",
-        "/ temperature, -1)",
-        ", -1)",
+        "torch.softmax(noisy / temperature, -1)",
+        "torch.softmax(noisy, -1)",
         "dropped factor",
         "a relaxation without temperature",
     ),

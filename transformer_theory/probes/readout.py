@@ -133,8 +133,15 @@ class Readout:
 
 
 def tokens_read(sizes: Tensor) -> Bool[Tensor, "batch seq"]:
-    """Returns which tokens are read, from the sizes of their gradients ``[batch, seq]``."""
-    return sizes > READ_RTOL * sizes.amax(1, keepdim=True)
+    """Returns which tokens are read, from the sizes of their gradients ``[batch, seq]``.
+
+    The gradients of a sequence that is not finite say nothing; what all others read stands for it.
+    """
+    read, finite = sizes > READ_RTOL * sizes.amax(1, keepdim=True), sizes.isfinite().all(1)
+    if not bool(finite.all()) and bool(finite.any()):
+        others = read[finite]
+        read[~finite] = others[0] if bool((others == others[:1]).all()) else read[~finite]
+    return read
 
 
 def _tensors(output: Any) -> Iterator[Tensor]:

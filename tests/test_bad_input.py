@@ -77,7 +77,7 @@ NAN[3, 1, 0], INF[0] = np.nan, np.inf
         (array(labels=np.full(12, 3)), "got only class 3; add a class, or leave labels out"),
         (array(labels=np.arange(12) - 1), "labels must be 0, 1, ..., got -1; relabel from zero"),
         (array(labels=GOOD["labels"] * 1.5), "labels must be integers, got dtype float64"),
-        (array(labels=np.array(["a", "b"] * 6)), "labels must be an array of numbers, got dtype <U1"),
+        (array(labels=np.array([b"a", b"b"] * 6)), "labels must be an array of numbers, got dtype |S1"),
         (
             array(labels=GOOD["labels"] * 10**6),
             "labels must be 0..k-1 for k classes, got label 1000000 with only 12 sequences; relabel",

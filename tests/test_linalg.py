@@ -196,3 +196,88 @@ def test_principal_angles_agree_with_scipy():
 def test_bad_input_is_named(unchecked, call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+SCALES = [(torch.float32, 1e-37), (torch.float32, 1e-30), (torch.float32, 1e-4), (torch.float32, 1e37)] + [
+    (torch.float64, scale) for scale in (1e-300, 1e-160, 1e-8, 1e300)
+]
+
+
+@pytest.mark.parametrize(("dtype", "scale"), SCALES)
+def test_norms_and_directions_of_any_scale(dtype, scale):
+    x = torch.tensor([[3.0, 4.0, 0.0], [1.0, -2.0, 2.0]], dtype=torch.float64)
+    scaled = (scale * x).to(dtype)
+    rtol = 4 * torch.finfo(dtype).eps
+    assert_close(
+        linalg.vector_norm(scaled, -1).double() / scale,
+        torch.tensor([5.0, 3.0], dtype=torch.float64),
+        rtol=rtol,
+        atol=0,
+    )
+    assert float(linalg.vector_norm(scaled, (0, 1))) == pytest.approx(scale * 34**0.5, rel=rtol, abs=0)
+    expected = x / torch.tensor([[5.0], [3.0]], dtype=torch.float64)
+    assert_close(linalg.directions(scaled).double(), expected, rtol=rtol, atol=0)
+    inputs = scaled.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(linalg.vector_norm(inputs, -1).sum(), inputs)
+    assert_close(gradient.double(), expected, rtol=rtol, atol=0)
+
+
+def test_zero_vectors_have_norm_and_direction_zero_and_others_are_refused():
+    zero = torch.tensor([[0.0, 0.0], [3e-30, 4e-30]])
+    assert_close(linalg.directions(zero), torch.tensor([[0.0, 0.0], [0.6, 0.8]]))
+    assert_close(linalg.vector_norm(zero, -1), torch.tensor([0.0, 5e-30]), rtol=1e-6, atol=0)
+    for bad in (math.inf, math.nan):
+        assert not math.isfinite(float(linalg.vector_norm(torch.tensor([bad, 1.0]), -1)))
+        with pytest.raises(ValueError, match="finite vectors"):
+            linalg.directions(torch.tensor([[bad, 1.0]]))
+
+
+def test_the_scale_is_a_power_of_two_that_rounds_nothing():
+    x = torch.tensor([[1e-45, 3e-39], [5.0, -7.9], [0.0, 0.0], [3e38, 1.0]])
+    scale = linalg.binary_scale(x, -1).squeeze(1)
+    assert scale.tolist() == [2.0**-126, 4.0, 2.0**-126, 2.0**127]
+    assert torch.equal(x / scale[:, None] * scale[:, None], x)
+
+
+@pytest.mark.parametrize("shape", [(9, 4), (4, 9)])
+@pytest.mark.parametrize(("dtype", "scale"), [case for case in SCALES if case[1] < 1])
+def test_small_log_determinants_keep_their_digits(dtype, scale, shape):
+    X = normal(*shape)
+    # With the factor c^-2 s the log-determinant is that of X itself; with the factor 1 it is tiny.
+    rtol = 20 * torch.finfo(dtype).eps
+    same = linalg.logdet_identity_plus((scale * X).to(dtype), 0.5 / scale**2 if scale > 1e-150 else 0.0)
+    if scale > 1e-150:
+        expected = (0.5 * torch.linalg.svdvals(X).square()).log1p().sum()
+        assert_close(same.double(), expected, rtol=rtol, atol=0)
+    if scale > 1e-10:
+        expected = (0.5 * (scale * torch.linalg.svdvals(X)).square()).log1p().sum()
+        inputs = (scale * X).to(dtype).requires_grad_()
+        value = linalg.logdet_identity_plus(inputs, 0.5)
+        assert_close(value.double(), expected, rtol=rtol, atol=0)
+        (gradient,) = torch.autograd.grad(value, inputs)
+        assert_close(gradient.double(), scale * X, rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize(("dtype", "scale"), SCALES)
+def test_ranks_and_angles_do_not_depend_on_the_scale(dtype, scale):
+    A = torch.linalg.qr(normal(6, 4)).Q
+    B = A * torch.tensor([4.0, 2.0, 1.0, 0.0], dtype=torch.float64)
+    assert float(linalg.stable_rank((scale * B).to(dtype))) == pytest.approx(21 / 16, rel=1e-5)
+    assert int(linalg.numerical_rank((scale * B).to(dtype), tolerance=1e-3)) == 3
+    p = torch.tensor([4.0, 2.0, 1.0], dtype=torch.float64) / 7
+    assert float(linalg.effective_rank((scale * B).to(dtype))) == pytest.approx(
+        math.exp(float(torch.special.entr(p).sum())), rel=1e-4
+    )
+    turned = math.cos(0.3) * A[:, :1] + math.sin(0.3) * A[:, 1:2]
+    angle = linalg.principal_angles((scale * A[:, :1]).to(dtype), (scale * turned).to(dtype))
+    assert float(angle) == pytest.approx(0.3, rel=1e-5)
+    with pytest.raises(ValueError, match="linearly independent"):
+        linalg.orthonormalise((scale * A[:, :1]).to(dtype).expand(6, 2))
+
+
+def test_the_gradient_under_autocast_is_that_without():
+    X = normal(6, 3).float().requires_grad_()
+    (expected,) = torch.autograd.grad(linalg.logdet_identity_plus(X, 2.0), X)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        (found,) = torch.autograd.grad(linalg.logdet_identity_plus(X, 2.0), X)
+    assert_close(found, expected, rtol=1e-6, atol=0)

@@ -193,7 +193,7 @@ def cached(model: Any) -> None:
 def llama(names: dict[str, Any]) -> None:
     eager(names, input_ids=names["ids"])
     for quantity in (NEEDS_W, "compression by attention"):
-        assert "rotary or relative positions" in reason(names["result"], quantity)
+        assert "rotary positions" in reason(names["result"], quantity)
     with_chance(names["result"], "gap over the log of the keys")
 
 

@@ -66,7 +66,7 @@ def test_the_generator_decides_and_the_labels_are_left_alone():
 @pytest.mark.parametrize(
     ("labels", "ratio", "classes", "message"),
     [
-        (torch.tensor([0.0, 1.0]), 0.5, 2, "labels must hold integers, got torch.float32"),
+        (torch.tensor([0.0, 1.0]), 0.5, 2, "labels must be integers, got torch.float32"),
         (torch.tensor([[0, 1]]), 0.5, 2, r"labels must have shape \[n\], got \[1, 2\]"),
         (torch.tensor([0, 3]), 0.5, 3, r"labels must lie in \[0, 3\), got 0 to 3"),
         (torch.tensor([0, -1]), 0.5, 3, r"labels must lie in \[0, 3\), got -1 to 0"),

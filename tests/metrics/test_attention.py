@@ -149,3 +149,40 @@ def test_bad_input_says_what_to_do():
     for bad in ([[math.nan, 1.0]], [[math.inf, 1.0]], [[-math.inf, -math.inf]]):
         with pytest.raises(ValueError, match="scores must be below infinity"):
             metrics.hard_max_gap(torch.tensor(bad))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_measured_in_float32(dtype):
+    # 70,000 keys do not fit into float16
+    keys = 2**17
+    uniform = torch.full((1, keys), 2.0**-17, dtype=dtype)
+    assert float(metrics.entropy(uniform)) == pytest.approx(17 * math.log(2), rel=1e-6)
+    assert float(metrics.sharpness(uniform)) == pytest.approx(0, abs=1e-6)
+    assert float(metrics.effective_support(uniform)) == pytest.approx(keys, rel=1e-4)
+    assert float(metrics.entropy_lower_bound(torch.zeros((), dtype=dtype), keys=keys)) == pytest.approx(
+        17 * math.log(2), rel=1e-6
+    )
+    scores = torch.tensor([[-60000.0, 60000.0, -60000.0]], dtype=dtype)
+    exact = 2 * float(scores[0, 1])
+    assert float(metrics.hard_max_gap(scores)) == exact
+    maps = torch.eye(3, dtype=dtype).expand(40, 1, 3, 3) * 0.75 + 0.125
+    maps = maps - 0.125 * torch.eye(3, dtype=dtype).roll(1, 0)
+    expected = torch.linalg.matrix_power((maps[0, 0].double() + torch.eye(3)) / 2, 40)
+    assert_close(metrics.rollout(maps).double(), expected, rtol=1e-5, atol=0)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("entropies", [[99.0], [-1.0], [0.2], [math.nan], [[0.0]]])
+def test_entropies_of_other_weights_are_refused(entropies):
+    with pytest.raises(ValueError, match="entropies must"):
+        metrics.sharpness(PAIR, entropies=torch.tensor(entropies, dtype=torch.float64))
+
+
+def test_known_entropies_give_the_same_sharpness(generator):
+    a = weights(generator, 4, 6, 9, scale=3.0)
+    causal = torch.ones(9, 9, dtype=torch.bool).tril()[:6]
+    a = (a * causal) / (a * causal).sum(-1, keepdim=True)
+    for rows in (a, a.float(), ONE_HOT, UNIFORM):
+        mask = causal if rows.shape[-1] == 9 else None
+        known = metrics.sharpness(rows, allowed=mask, entropies=metrics.entropy(rows))
+        assert torch.equal(known, metrics.sharpness(rows, allowed=mask))

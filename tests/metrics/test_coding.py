@@ -294,8 +294,8 @@ LABELS = torch.tensor([0, 1, 1])
             lambda: coding.rate_reduction(torch.ones(3, 2), LABELS.float(), eps=1.0),
             r"integers, got torch.float32; convert with .long\(\)",
         ),
-        (lambda: coding.rate_reduction(torch.ones(3, 2), LABELS > 0, eps=1.0), "integers, got torch.bool"),
-        (lambda: coding.rate_reduction(torch.ones(3, 2), LABELS - 1, eps=1.0), "got -1; relabel from zero"),
+        (lambda: coding.rate_reduction(torch.ones(3, 2), LABELS - 9, eps=1.0), "got 3 negative ones"),
+        (lambda: coding.rate_reduction_gradient(torch.ones(3, 2), LABELS - 1, eps=1.0), "got -1; relabel"),
         (lambda: coding.rate_reduction(torch.full((3, 2), math.nan), LABELS, eps=1.0), "finite"),
         (
             lambda: coding.subspace_coding_rate(torch.ones(3, 2), torch.ones(2, 3, 1), eps=1.0),

@@ -218,7 +218,8 @@ FLAT = torch.cat([X[:, :2], X[:, :1] + X[:, 1:2]], 1)  # rank 2
     [
         (lambda f: f(X, LABELS + 10**9, eps=1.0), r"got 1000000003 for 40 samples; relabel"),
         (lambda f: f(X, LABELS[:, None], eps=1.0), r"shape \[n\], got \[40, 1\]; pass labels.squeeze\(1\)"),
-        (lambda f: f(X, LABELS > 1, eps=1.0), "labels must be integers, got torch.bool"),
+        (lambda f: f(X, LABELS.double(), eps=1.0), "labels must be integers, got torch.float64"),
+        (lambda f: f(X, [*"ab"] * 19 + [3, 4], eps=1.0), "one integer or word per sequence, got list"),
         (lambda f: f(X, LABELS, eps=None), "eps must be .* got None"),
         (lambda f: f(X, LABELS, eps="a"), "eps must be .* got 'a'"),
         (lambda f: f(X, LABELS, eps=1e-200), "eps must be .* got 1e-200"),
@@ -272,3 +273,99 @@ def test_a_rate_reduction_falls_below_zero_by_rounding_only():
     exact = float(coding.rate_reduction(X.double(), y, eps=100.0))
     assert 0 < exact < 1e-6
     assert abs(float(coding.rate_reduction(X, y, eps=100.0)) - exact) < 1.5 * 6e-8 * 128
+
+
+SCALES = [(torch.float32, scale) for scale in (1e-35, 1e-25, 1e25, 1e35)] + [
+    (torch.float64, scale) for scale in (1e-90, 1e90)
+]
+
+
+@pytest.mark.parametrize(("dtype", "scale"), SCALES)
+@pytest.mark.parametrize("soft", [False, True], ids=["labels", "memberships"])
+@pytest.mark.parametrize(("n", "d"), [(20, 6), (6, 20)])
+def test_features_and_distortion_of_one_scale_have_the_rates_of_ordinary_ones(dtype, scale, soft, n, d):
+    X, eps = normal(n, d), 0.5
+    labels = normal(n, 2, seed=1).softmax(1) if soft else torch.arange(n) % 2
+    if soft:
+        labels = labels.to(dtype)
+    tiny = (scale * X).to(dtype)
+    rtol = 1e-4 if dtype == torch.float32 else 1e-9
+
+    def close(found, expected, size=None):
+        size = float(expected.abs().max()) if size is None else size
+        assert_close(found.double(), expected, rtol=0, atol=rtol * size)
+
+    with torch.no_grad():
+        eye = torch.eye(d, dtype=torch.float64)
+        shares = labels.double() if soft else torch.nn.functional.one_hot(labels).double()
+        moments = [X.mT @ (w[:, None] * X) * d / (w.sum() * eps**2) for w in shares.mT]
+        moment = X.mT @ X * d / (n * eps**2)
+        class_rates = torch.stack([0.5 * torch.linalg.slogdet(eye + each).logabsdet for each in moments])
+        rate = 0.5 * torch.linalg.slogdet(eye + moment).logabsdet
+        gradient = d / (n * eps**2) * X @ torch.linalg.inv(eye + moment)
+        class_gradient = sum(
+            w.sum() / n * w[:, None] * X @ torch.linalg.inv(eye + each) * d / (w.sum() * eps**2)
+            for w, each in zip(shares.mT, moments)
+        )
+    close(coding.coding_rate(tiny, eps=scale * eps), rate)
+    close(coding.class_coding_rates(tiny, labels, eps=scale * eps), class_rates)
+    close(coding.coding_rate_gradient(tiny, eps=scale * eps) * scale, gradient)
+    close(coding.class_coding_rate_gradient(tiny, labels, eps=scale * eps) * scale, class_gradient)
+    # the two gradients nearly cancel, so the error is measured by the first one
+    difference = coding.rate_reduction_gradient(tiny, labels, eps=scale * eps) * scale
+    close(difference, gradient - class_gradient, float(gradient.abs().max()))
+
+
+@pytest.mark.parametrize("n", [50, 4])
+@pytest.mark.parametrize("scale", [1e-2, 1e-4, 1e-7])
+def test_tiny_features_have_a_rate_to_all_digits(n, scale):
+    X, d, labels = normal(n, 8), 8, torch.arange(n) % 2
+    expected = 0.5 * (d / (n * 0.25) * (scale * torch.linalg.svdvals(X)).square()).log1p().sum()  # eps = 1/2
+    tiny = (scale * X).float()
+    assert_close(coding.coding_rate(tiny, eps=0.5).double(), expected, rtol=2e-6, atol=0)
+    parts = [coding.coding_rate((scale * X)[labels == j], eps=0.5) for j in (0, 1)]
+    assert_close(
+        coding.class_coding_rates(tiny, labels, eps=0.5).double(), torch.stack(parts), rtol=2e-6, atol=0
+    )
+    moments = coding.SecondMoments()
+    moments.update(scale * X, torch.zeros(n, dtype=torch.int64))
+    assert float(moments.coding_rate(eps=0.5)) == pytest.approx(float(expected), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale", "eps"),
+    [
+        (torch.float32, 1e30, 1.0),
+        (torch.float32, 3e37, 1e-20),
+        (torch.float32, 1e-30, 1e-31),
+        (torch.float32, 1e-3, 10.0),
+        (torch.float64, 1e200, 1.0),
+        (torch.float64, 1e300, 1e-90),
+        (torch.float64, 1e-95, 1e-96),
+    ],
+)
+def test_bits_for_the_mean_at_any_scale(dtype, scale, eps):
+    mean = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    deviations = torch.tensor([[1.0, 1.0, 1.0]], dtype=torch.float64) * torch.tensor(
+        [[-1.0], [0.0], [1.0]], dtype=torch.float64
+    )
+    X = (scale * (mean + deviations)).to(dtype)
+    ratio = math.log(5.25) / 2 + math.log(scale) - math.log(eps)  # log of ||mean|| / eps
+    expected = 1.5 * (math.log1p(math.exp(2 * ratio)) if ratio < 300 else 2 * ratio) / math.log(2)
+    inputs = X.requires_grad_()
+    value = coding.mean_coding_length(inputs, eps=eps)
+    assert float(value) == pytest.approx(expected, rel=1e-5)
+    (gradient,) = torch.autograd.grad(value, inputs)
+    # The derivative by the mean is 3 mu / (eps^2 + |mu|^2) / log 2; each sample has a third of it.
+    size = 1.0 / (5.25 + (eps / scale) ** 2) / math.log(2)
+    assert_close(gradient.double() * scale, (size * mean).expand(3, 3), rtol=1e-4, atol=0)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_vectors_without_direction_are_refused():
+    for bad in (torch.tensor([[math.inf, 1.0]]), torch.tensor([[math.nan, 1.0]])):
+        with pytest.raises(ValueError, match="features must be finite"):
+            coding.unit_norm(bad)
+    with pytest.raises(ValueError, match="d >= 1"):
+        coding.unit_norm(torch.zeros(3, 0))
+    assert torch.equal(coding.unit_norm(torch.zeros(2, 3)), torch.zeros(2, 3))

@@ -137,7 +137,7 @@ def test_everything_exported_is_documented():
             lambda: metrics.neural_collapse(torch.ones(4, 2), torch.arange(4) % 2),
             "undefined where a class mean",
         ),
-        (lambda: metrics.neural_collapse(torch.eye(2), torch.tensor([-1, 0])), "relabel from zero"),
+        (lambda: metrics.neural_collapse(torch.eye(2), torch.tensor([-1, 0])), "two classes, got 1"),
         (
             lambda: metrics.neural_collapse(torch.eye(2), torch.arange(2), classifier=torch.eye(1, 2)),
             "classifier must have shape",
@@ -155,3 +155,38 @@ def test_everything_exported_is_documented():
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+SCALES = [(torch.float32, scale) for scale in (1e-36, 1e-23, 1e18, 1e36)] + [
+    (torch.float64, scale) for scale in (1e-300, 1e-160, 1e160, 1e300)
+]
+
+
+@pytest.mark.parametrize(("dtype", "scale"), SCALES)
+def test_rank_collapse_does_not_depend_on_the_scale(generator, dtype, scale):
+    X = normal(2, 7, 5, generator=generator) + 1.0
+    expected = (X - X.mean(1, keepdim=True)).flatten(1).norm(dim=1) / X.flatten(1).norm(dim=1)
+    found = metrics.rank_collapse_residual((scale * X).to(dtype))
+    assert_close(found.double(), expected, rtol=1e-5, atol=0)
+    # differences that are small next to the tokens, but not rounding errors
+    power = 2.0 ** round(math.log2(scale))
+    near = (torch.tensor([[1.0, 1.0], [1.0, 1.0 + 2**-20]], dtype=torch.float64) * power).to(dtype)
+    assert float(metrics.rank_collapse_residual(near)) == pytest.approx(2**-20 * 0.5**0.5 / 2, rel=1e-4)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-170, 1e300])
+def test_neural_collapse_does_not_depend_on_the_scale(generator, scale):
+    X, labels = normal(30, 6, generator=generator), torch.arange(30) % 3
+    X = X + 3 * torch.eye(3, 6, dtype=torch.float64)[labels]
+    W = normal(3, 6, generator=generator)
+    means = torch.stack([X[labels == c].mean(0) for c in range(3)])
+    M = (means - means.mean(0)).numpy()
+    within = sum(np.cov(X[labels == c].numpy().T, bias=True) for c in range(3)) / 3
+    found = metrics.neural_collapse(scale * X, labels, classifier=scale * W)
+    assert found.nc1 == pytest.approx(
+        np.trace(within @ np.linalg.pinv(M.T @ M / 3, rcond=1e-8)) / 3, rel=1e-8
+    )
+    norms = np.linalg.norm(M, axis=1)
+    assert found.nc2_norms == pytest.approx(norms.std() / norms.mean(), rel=1e-10)
+    difference = W.numpy() / np.linalg.norm(W) - M / np.linalg.norm(M)
+    assert found.nc3 == pytest.approx((difference**2).sum(), rel=1e-10)

@@ -1,5 +1,6 @@
 """The metrics of networks that belong to no theory: means of the functions, mergeable, robust."""
 
+import dataclasses
 import math
 import pickle
 
@@ -308,3 +309,17 @@ class Bilinear:
 
     def __call__(self):
         return self.W
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale"),
+    [(torch.float32, 1e-36), (torch.float32, 1e-23), (torch.float32, 1e19), (torch.float64, 1e-200)],
+)
+def test_tokens_of_any_scale_have_a_residual(dtype, scale):
+    features = seen_in(built(Net).eval(), tokens(6, 5, 8)).of("features")[0]
+    x = features.output.double()
+    expected = (x - x.mean(1, keepdim=True)).flatten(1).norm(dim=1) / x.flatten(1).norm(dim=1)
+    metric = Geometry()
+    metric.update(dataclasses.replace(features, output=(scale * x).to(dtype)))
+    values = [row.value for row in metric.compute() if row.quantity == "rank-collapse residual"]
+    assert values == [pytest.approx(float(expected.mean()), rel=1e-5)]

@@ -12,7 +12,7 @@ def probe_errors_are_raised(request, monkeypatch) -> None:
     if "guarded" in request.fixturenames:
         return
 
-    def fault(self, error):
+    def fault(self, error, layer=None, name=""):
         raise error
 
     monkeypatch.setattr(Probe, "_fault", fault)

@@ -2,6 +2,8 @@
 alone.
 """
 
+import importlib
+
 import pytest
 import torch
 from torch import nn
@@ -11,6 +13,7 @@ from tests.problems.networks import WIDE, Keep, Net, built, tokens
 from transformer_theory.metrics import AttentionStatistics, Geometry
 from transformer_theory.models import ViT
 from transformer_theory.probes import probe
+from transformer_theory.theories.crate.in_networks import Sparsity
 
 
 def written_out(query, key, value, dropout_p=0.0, **options):
@@ -55,7 +58,8 @@ def test_an_error_in_a_metric_is_a_row_and_the_model_does_not_see_it(method):
     failed = [row for row in p.result().table if row.quantity == "Broken"]
     assert failed
     assert {row.reason for row in failed} == {f"RuntimeError: broken {method}"}
-    assert len({(row.step, row.reason) for row in failed}) == len(failed)  # once per measurement
+    # once per measurement, or per layer of it
+    assert len({(row.step, row.layer, row.reason) for row in failed}) == len(failed)
     assert len(beside.seen) == 4
 
 
@@ -74,8 +78,68 @@ def test_an_error_of_the_probe_is_a_row_and_the_model_does_not_see_it(where, mon
         torch.manual_seed(0)
         with probe(model, [Keep()]) as p:
             assert torch.equal(model(x), plain)
-    (row,) = (row for row in p.rows if row.quantity == "forward pass")
-    assert "KeyError" in row.reason
+    rows = [row for row in p.rows if row.quantity == "forward pass"]
+    assert all("KeyError" in row.reason for row in rows)
+    of_one_layer = where == "emission.Emitter.attention"
+    assert [row.layer for row in rows] == ([0, 1] if of_one_layer else [None])
+
+
+class OneLayer(Sparsity):
+    """Fails at one layer, in one of its methods."""
+
+    def __init__(self, method: str, layer: int = 1):
+        self.method, self.layer = method, layer
+        super().__init__()
+
+    def statistics(self, activations):
+        if self.method == "statistics" and activations.layer == self.layer:
+            raise RuntimeError("broken statistics")
+        return super().statistics(activations)
+
+    def rows(self, place, *sums, **options):
+        if self.method == "rows" and place[0] == self.layer:
+            raise RuntimeError("broken rows")
+        return super().rows(place, *sums, **options)
+
+
+@pytest.mark.parametrize("method", ["statistics", "rows"])
+def test_an_error_at_one_layer_costs_the_rows_of_that_layer(method):
+    model, x = built(lambda: ViT.for_tokens(9, 4, 3, **{**WIDE, "depth": 3})).eval(), tokens(5, 9, 4)
+    with torch.no_grad():
+        with probe(model, [Sparsity()]) as whole:
+            model(x)
+        with probe(model, [OneLayer(method)]) as p, p.accumulate(step=0):
+            model(x)
+    assert [row for row in p.rows if row.layer != 1] == [row for row in whole.rows if row.layer != 1]
+    (row,) = (row for row in p.rows if row.layer == 1)
+    assert (row.quantity, row.value, row.reason) == ("OneLayer", None, f"RuntimeError: broken {method}")
+
+
+@pytest.mark.usefixtures("guarded")
+@pytest.mark.parametrize("where", ["forward_pass.ForwardPass._arranged", "emission.Emitter.features"])
+def test_an_error_of_the_probe_at_one_layer_costs_that_layer(where, monkeypatch):
+    model, x = built(Net).eval(), tokens(2, 5, 8)
+    metrics = lambda: [AttentionStatistics(), Geometry()]  # noqa: E731
+    with torch.no_grad(), probe(model, metrics()) as whole:
+        model(x)
+    module, kind, method = where.split(".")
+    owner = getattr(importlib.import_module(f"transformer_theory.probes.{module}"), kind)
+    original, calls = getattr(owner, method), []
+
+    def fails_first(*args, **kwargs):
+        calls.append(args)
+        if len(calls) == 1:
+            raise RuntimeError("broken probe")
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, method, fails_first)
+    with torch.no_grad(), probe(model, metrics()) as p:
+        model(x)
+    (row,) = (row for row in p.rows if row.reason)
+    assert (row.quantity, row.layer) == ("forward pass", 0)
+    assert "RuntimeError: broken probe" in row.reason
+    kept = [row for row in whole.rows if row.layer == 1 or (row.head is None) == (method == "_arranged")]
+    assert [row for row in p.rows if not row.reason] == kept
 
 
 def test_rows_of_a_long_training_go_to_a_file(tmp_path):

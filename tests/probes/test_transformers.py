@@ -2,6 +2,10 @@
 every theory, the Trainer.
 """
 
+import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import nn
@@ -113,6 +117,45 @@ def test_flex_attention_shows_what_the_written_out_one_shows():
         weights.append([seen.weights for seen in keep.of("attention")])
     for flex, eager in zip(*weights, strict=True):
         assert_close(flex, eager, rtol=1e-4, atol=1e-6)
+
+
+def test_the_registry_belongs_to_the_thread_that_observes():
+    """Two observed passes and one that is not observed overlap; their kernel can be seen in the registry
+    only. Each probe has the attention of its own model, and the registry is as before.
+    """
+    from transformers import AttentionInterface
+
+    together = threading.Barrier(3)
+
+    def kernel(module, query, key, value, mask, scaling=None, **options):
+        with torch._C.DisableTorchFunction():
+            weights = (query @ key.mT * scaling).softmax(-1)
+            together.wait(20)
+            return (weights @ value).transpose(1, 2), None
+
+    @torch.no_grad()
+    def run(seed, observe=True):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            model = MODELS["vit"][0]("opaque").eval()
+        keep, x = Keep(), tokens(2 + seed, 3, 8, 8)
+        with probe(model, [keep]) if observe else contextlib.nullcontext():
+            model(pixel_values=x)
+        model.set_attn_implementation("eager")
+        return keep, model(pixel_values=x, output_attentions=True).attentions
+
+    before = dict(vars(AttentionInterface))
+    AttentionInterface.register("opaque", kernel)
+    try:
+        with ThreadPoolExecutor(3) as pool:
+            (one, two, none) = pool.map(run, range(3), (True, True, False))
+    finally:
+        AttentionInterface._global_mapping.pop("opaque")
+    for keep, right in (one, two):
+        for seen, weights in zip(keep.of("attention"), right, strict=True):
+            assert_close(seen.weights, weights, rtol=1e-4, atol=1e-6)
+    assert not none[0].seen
+    assert dict(vars(AttentionInterface)) == before
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -22,7 +22,9 @@ from ..metrics.token_layout import TokenLayout
 from ..models.user_model import UserModel, checked, untrained_network
 from ..probes.attention_maps import attention_maps, first_samples
 from ..probes.evaluation import evaluation, forward, logits_of
+from ..probes.in_use import reserving
 from ..probes.measure import measure_network
+from ..probes.modules import check_stored
 from ..probes.passes import Inputs, batches, count, run, selected
 from ..theories import choose
 
@@ -40,6 +42,7 @@ CAUSAL_RTOL = 1e-2  # largest relative change of earlier logits by the last id; 
 PICTURED, MAP_NUMBERS = 4, 2**20
 
 
+@reserving
 def measure(
     model: nn.Module | UserModel,
     inputs: Any = None,
@@ -63,7 +66,8 @@ def measure(
         model: network; an :class:`.UserModel` brings its inputs and labels.
         inputs: ids ``[n, seq]``, images ``[n, c, h, w]`` or tokens ``[n, seq, dim]``; or several of them by
             the name of the argument.
-        labels: class of each sequence, ``[n]``, for quantities of classes.
+        labels: class of each sequence, ``[n]``, for quantities of classes: integers, booleans or words.
+            Sequences with negative labels have none, see :func:`.as_labels`.
         name: name of the network. None: the name of its type.
         theories: theories or their names. None: all.
         networks: number of networks with random weights, the null of quantities that have none of their own.
@@ -117,12 +121,12 @@ def measure(
     )
     given = count(user.inputs)
     words = described or f"{'' if count(data) == given else f'{count(data):,} of '}{_described(user.inputs)}"
-    settings = {"inputs": words, "labels": 0 if classes is None else len(classes.unique())}
+    settings = {"inputs": words, "labels": 0 if classes is None else len(classes[classes >= 0].unique())}
     if (
         classes is not None
         and outputs is not None
         and outputs.ndim == 2
-        and int(classes.max()) < outputs.shape[1]
+        and 0 <= int(classes.max()) < outputs.shape[1]
     ):
         settings["right"] = _right(user.network, data, classes)
     return measure_user_model(
@@ -231,10 +235,11 @@ def check_weights(network: nn.Module, name: str) -> None:
     """Checks that the weights of a network are finite.
 
     Raises:
-        ValueError: a weight is NaN or infinite.
+        ValueError: a weight is NaN or infinite, or has no value.
     """
+    check_stored(network, name)
     for key, weight in network.named_parameters():
-        if not bool(weight.isfinite().all()):
+        if not weight.is_meta and not bool(weight.isfinite().all()):
             raise ValueError(
                 f"{name} must have finite weights, got NaN or infinity in {key}; use another checkpoint"
             )
@@ -348,8 +353,8 @@ def _maps(
 
 
 def _right(network: nn.Module, data: Inputs, labels: Tensor) -> float:
-    """Returns the share of sequences whose largest output is their label."""
+    """Returns the share of the sequences with a label whose largest output is their label."""
     with evaluation(network), torch.random.fork_rng():
         found = [logits_of(run(network, batch.inputs)) for batch in batches(data, None, _batch_size(data))]
     largest = torch.cat([each.argmax(1).cpu() for each in found if each is not None])
-    return float((largest == labels.cpu()).double().mean())
+    return float((largest == labels.cpu())[labels.cpu() >= 0].double().mean())

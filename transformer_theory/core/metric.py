@@ -75,7 +75,8 @@ class Activations:
             than once (attention only).
         after_attention: the residual stream of a block after its first attention has been added, before any
             norm, ``[batch, seq, dim]`` (features only); None if no such addition was found.
-        labels: class of each sequence, ``[batch]``; None if they are unknown.
+        labels: class of each sequence, int64 ``[batch]``; -1 for a sequence without label, which whatever
+            needs labels leaves out. None if no sequence has one.
         outputs: the logits of the network (outputs only).
         targets: what the outputs are compared with, ``[batch, ...]``, if the caller gave them (outputs only).
         real: True for real tokens, False for padding, ``[batch, seq]``; None if all tokens are real. Padding
@@ -366,14 +367,21 @@ class PerModule(Metric):
             self.add(self.place(activations, found), found)
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """Returns the rows of all modules."""
+        """Returns the rows of all modules. An error at a module becomes a row without value."""
         modules: dict[Place, list[Tensor]] = {}
         for place, sums in sorted(self.sums.items(), key=lambda item: item[0]):
             if place[:1] != SHARED:
                 modules.setdefault(place[:2], []).append(sums)
         rows: list[Measurement] = []
         for place, sums in modules.items():
-            for row in self.rows(place, *sums, draws=draws, generator=generator):
+            try:
+                found = list(self.rows(place, *sums, draws=draws, generator=generator))
+            except NotImplementedError:
+                raise
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}"
+                found = [Measurement("network", "network", type(self).__name__, None, reason=reason)]
+            for row in found:
                 if place:
                     head = None if row.head is None else row.head + place[1]
                     row = replace(row, layer=place[0], head=head)

@@ -4,7 +4,9 @@ busy machine, so public solvers are :func:`single_threaded`.
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
@@ -55,3 +57,34 @@ def single_threaded(function: Callable[P, T]) -> Callable[P, T]:
             return function(*args, **kwargs)
 
     return limited
+
+
+class SharedContext:
+    """A change of a global setting that several threads share: the first thread that enters makes it, the
+    last one that leaves takes it back.
+
+        eagerly = SharedContext(lambda: torch.compiler.set_stance("force_eager"))
+        with eagerly():
+            ...
+
+    Args:
+        make: function that returns the context manager which changes the setting.
+    """
+
+    def __init__(self, make: Callable[[], AbstractContextManager]):
+        self._make, self._lock, self._users = make, threading.Lock(), 0
+        self._change = contextlib.ExitStack()
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            if not self._users:
+                self._change.enter_context(self._make())
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._change.close()

@@ -1,9 +1,10 @@
 """Checks of arguments, and lossless conversion of arrays.
 
 Public numerical functions take tensors; decorated by :func:`converted` they also take numpy arrays, float32
-and integers.
+and integers, and run in the precision of their arguments: autocast is off inside (:func:`full_precision`).
 """
 
+import contextlib
 import functools
 import inspect
 import math
@@ -18,6 +19,10 @@ from torch import Tensor
 
 # largest distance of a sum of shares from 1; the rows of a float32 softmax sum to 1 within 1e-6
 SHARES_ATOL = 1e-4
+AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")  # devices with an autocast of their own
+
+# the label of a sequence without a class
+UNLABELLED = -1
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -117,7 +122,8 @@ def same_dtype(**tensors: Shaped[Tensor, "..."]) -> None:
     """Checks that tensors [...] share a dtype, so that they can be multiplied, and that none on a CPU is
     float16.
 
-    Under autocast, which chooses the dtype of products, the dtypes may differ.
+    Under autocast, which chooses the dtype of products, the dtypes may differ. Functions decorated by
+    :func:`converted` run without it.
 
     Raises:
         ValueError: a tensor on a CPU is float16, or the dtypes differ.
@@ -167,6 +173,64 @@ def as_int64(name: str, value: Any) -> Tensor:
     return tensor.to(torch.int64)
 
 
+def as_labels(
+    name: str, value: Any, *, count: int | None = None, words: dict[str, int] | None = None
+) -> Tensor:
+    """Converts labels to classes, an int64 tensor ``[n]``.
+
+    Integers stay as they are; booleans are the classes 0 and 1; words are numbered in alphabetical order. A
+    negative integer, such as the -100 that torch's cross entropy ignores, means that the sequence has no
+    label, and becomes :data:`UNLABELLED`. What needs labels leaves such sequences out.
+
+    Args:
+        name: name of the argument, for error messages.
+        value: tensor, array or list of integers, booleans or words, ``[n]``.
+        count: number of sequences, n. None: not checked.
+        words: numbers of the words of earlier calls, to which those of new words are added.
+    Raises:
+        ValueError: the value holds something else, or has another shape.
+
+    >>> as_labels("labels", ["cat", "ant", "cat"]), as_labels("labels", [2, -100, 0])
+    (tensor([1, 0, 1]), tensor([ 2, -1,  0]))
+    """
+    texts = _texts(value)
+    if texts is not None:
+        words = {} if words is None else words
+        for word in sorted(set(texts) - words.keys()):
+            words[word] = len(words)
+        tensor = torch.tensor([words[word] for word in texts], dtype=torch.int64)
+    else:
+        try:
+            tensor = as_tensor(name, value)
+        except (TypeError, ValueError) as error:
+            if isinstance(value, Tensor):
+                raise
+            got = f"{type(value).__name__}; pass integers, booleans or words"
+            raise ValueError(f"{name} must be one integer or word per sequence, got {got}") from error
+    is_real = tensor.is_floating_point() or tensor.is_complex()
+    if count is not None and (is_real or tuple(tensor.shape) != (count,)):
+        got = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+        raise ValueError(f"{name} must be one integer for each of the {count} sequences, got {got}")
+    if is_real:
+        raise ValueError(
+            f"{name} must be integers, got {tensor.dtype}; convert with .long(), or .astype(int) in numpy"
+        )
+    if tensor.ndim != 1:
+        hint = "squeeze(1)" if tensor.shape[1:] == (1,) else "argmax(1) if the rows are one-hot"
+        raise ValueError(f"{name} must have shape [n], got {list(tensor.shape)}; pass {name}.{hint}")
+    return tensor.to(torch.int64).clamp(min=UNLABELLED)
+
+
+def _texts(value: Any) -> list[str] | None:
+    """Returns labels that are all words, as a list; None for other labels."""
+    if isinstance(value, Tensor | str | bytes | dict) or not isinstance(value, Iterable):
+        return None
+    if isinstance(value, np.ndarray) and value.dtype.kind not in "UO":
+        return None
+    entries = list(value)
+    return [str(entry) for entry in entries] if entries and all(isinstance(e, str) for e in entries) else None
+
+
 def as_float(name: str, value: Any) -> Tensor:
     """Converts a value to a float32 or float64 tensor ``[...]``. Half precision becomes float32, integers
     become float64.
@@ -206,9 +270,11 @@ def as_tensor(name: str, value: Any) -> Tensor:
 
     Raises:
         TypeError: the value has another type; the message contains ``name``.
-        ValueError: the lists are ragged, unsigned integers are too large, or entries of the array are masked.
+        ValueError: the lists are ragged, unsigned integers are too large, entries of the array are masked, or
+            the tensor is not an ordinary one (sparse, nested, quantised, or without values).
     """
     if isinstance(value, Tensor):
+        _check_stored(name, value)
         return value
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise ValueError(
@@ -227,6 +293,31 @@ def as_tensor(name: str, value: Any) -> Tensor:
     raise TypeError(f"{name} must be a torch.Tensor or a numpy array, got {type(value).__name__}")
 
 
+def _check_stored(name: str, tensor: Tensor) -> None:
+    """Checks that a tensor holds one value per entry.
+
+    Raises:
+        ValueError: the tensor is on the meta device, nested, sparse or quantised.
+    """
+    if tensor.is_nested:
+        what, remedy = (
+            "a nested tensor",
+            f"pad it: {name}.to_padded_tensor(0.0), with a mask of the real tokens",
+        )
+    elif tensor.device.type == "meta":
+        what, remedy = (
+            "a tensor on the meta device, which has none",
+            "make it on a real device, such as 'cpu'",
+        )
+    elif tensor.layout != torch.strided:
+        what, remedy = f"the layout {tensor.layout}", f"pass {name}.to_dense()"
+    elif tensor.is_quantized:
+        what, remedy = f"the quantised type {tensor.dtype}", f"pass {name}.dequantize()"
+    else:
+        return
+    raise ValueError(f"{name} must be a tensor with a value for each entry, got {what}; {remedy}")
+
+
 def _native(array: np.ndarray) -> np.ndarray:
     """Converts the array to a dtype that torch supports: native byte order, unsigned integers as int64."""
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
@@ -236,6 +327,31 @@ def _native(array: np.ndarray) -> np.ndarray:
     return array.astype(array.dtype.newbyteorder("="))
 
 
+def full_precision(function: Callable[P, T]) -> Callable[P, T]:
+    """Returns the function with autocast switched off while it runs, so that products have the precision of
+    its arguments.
+
+    >>> @full_precision
+    ... def square(x):
+    ...     return x @ x
+    >>> with torch.autocast("cpu", dtype=torch.bfloat16):
+    ...     square(torch.eye(2)).dtype
+    torch.float32
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        active = [device for device in AUTOCAST_DEVICES if torch.is_autocast_enabled(device)]
+        if not active:
+            return function(*args, **kwargs)
+        with contextlib.ExitStack() as stack:
+            for device in active:
+                stack.enter_context(torch.autocast(device, enabled=False))
+            return function(*args, **kwargs)
+
+    return call
+
+
 def converted(
     *,
     float64: tuple[str, ...] = (),
@@ -243,16 +359,19 @@ def converted(
     int64: tuple[str, ...] = (),
     reals: tuple[str, ...] = (),
     masks: tuple[str, ...] = (),
+    labels: tuple[str, ...] = (),
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Returns a decorator that converts the named arguments.
+    """Returns a decorator that converts the named arguments, and switches autocast off
+    (:func:`full_precision`).
 
-    The conversions are :func:`as_float64`, :func:`as_float`, :func:`as_int64`, :func:`as_real` and
-    :func:`as_mask`.
+    The conversions are :func:`as_float64`, :func:`as_float`, :func:`as_int64`, :func:`as_real`,
+    :func:`as_mask` and :func:`as_labels`.
 
-    An argument that is None stays None.
+    An argument that is None stays None, unless the function requires it. Numbers of numpy among the keyword
+    arguments become numbers of Python.
 
     Args:
-        float64, floats, int64, reals, masks: names of the arguments to convert.
+        float64, floats, int64, reals, masks, labels: names of the arguments to convert.
     Raises:
         TypeError: the function lacks one of the arguments.
 
@@ -266,26 +385,34 @@ def converted(
         floats, as_float
     )
     conversions |= (
-        dict.fromkeys(int64, as_int64) | dict.fromkeys(reals, as_real) | dict.fromkeys(masks, as_mask)
+        dict.fromkeys(int64, as_int64)
+        | dict.fromkeys(reals, as_real)
+        | dict.fromkeys(masks, as_mask)
+        | dict.fromkeys(labels, as_labels)
     )
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        names = list(inspect.signature(function).parameters)
+        parameters = inspect.signature(function).parameters
+        names = list(parameters)
+        optional = {name for name, one in parameters.items() if one.default is not inspect.Parameter.empty}
         if unknown := conversions.keys() - set(names):
             raise TypeError(f"{function.__name__} has no arguments {sorted(unknown)}")
         positions = [(names.index(name), name, convert) for name, convert in conversions.items()]
+        exact = full_precision(function)
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
             positional = list(args)
+            for name, value in kwargs.items():
+                if isinstance(value, np.generic):
+                    kwargs[name] = value.item()
             for position, name, convert in positions:
-                if position < len(positional):
-                    positional[position] = (
-                        None if positional[position] is None else convert(name, positional[position])
-                    )
-                elif kwargs.get(name) is not None:
-                    kwargs[name] = convert(name, kwargs[name])
-            return function(*positional, **kwargs)  # pyright: ignore[reportCallIssue]
+                stored, key = (positional, position) if position < len(positional) else (kwargs, name)
+                if stored is kwargs and name not in kwargs:
+                    continue
+                if stored[key] is not None or name not in optional:  # pyright: ignore[reportCallIssue, reportArgumentType]
+                    stored[key] = convert(name, stored[key])  # pyright: ignore[reportCallIssue, reportArgumentType]
+            return exact(*positional, **kwargs)  # pyright: ignore[reportCallIssue]
 
         return call
 

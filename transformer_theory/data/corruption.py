@@ -24,7 +24,7 @@ Labels = Int[Tensor, " n"]
 CIFAR10_CONFUSIONS = (0, 1, 0, 5, 7, 3, 6, 7, 8, 1)
 
 
-@converted(int64=("labels",))
+@converted(labels=("labels",))
 def relabel_uniformly(labels: Labels, ratio: float, *, classes: int, generator: torch.Generator) -> Labels:
     """Returns a copy in which a share of the labels is redrawn uniformly from all classes.
 
@@ -42,7 +42,7 @@ def relabel_uniformly(labels: Labels, ratio: float, *, classes: int, generator: 
     return labels.index_copy(0, samples, torch.randint(classes, (len(samples),), generator=generator))
 
 
-@converted(int64=("labels",))
+@converted(labels=("labels",))
 def relabel_symmetrically(
     labels: Labels, ratio: float, *, classes: int, generator: torch.Generator
 ) -> Labels:
@@ -63,7 +63,7 @@ def relabel_symmetrically(
     return labels.index_copy(0, samples, (labels[samples] + shifts) % classes)
 
 
-@converted(int64=("labels",))
+@converted(labels=("labels",))
 def relabel_by_map(
     labels: Labels, ratio: float, *, mapped: Sequence[int], generator: torch.Generator
 ) -> Labels:

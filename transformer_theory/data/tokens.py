@@ -15,12 +15,12 @@ from torch import Tensor
 from ..core.errors import nearest
 from ..core.format import counted
 from ..core.sources import Source
-from ..core.validation import as_float64, as_int64
+from ..core.validation import as_float64, as_int64, as_labels
 
 # Networks compute in float32, whose largest number is 3e38. The square of 1e15 is 1e30, so sums of a hundred
 # million squares are finite.
 MAX_MAGNITUDE = 1e15
-REAL, DISCRETE = ("tokens", "query", "images"), ("labels", "ids", "next_id")  # names of fields
+REAL, DISCRETE = ("tokens", "query", "images"), ("ids", "next_id")  # names of fields
 
 
 def stratified(
@@ -65,8 +65,9 @@ class TokenData:
 
     Attributes:
         tokens: real vectors, ``[n, seq, dim]``.
-        labels: class of each sequence, ``0 <= label < classes``, ``[n]``. One class is allowed here; training
-            a network needs two.
+        labels: class of each sequence, ``0 <= label < classes``, ``[n]``: integers, booleans or words (see
+            :func:`.as_labels`); every sequence must have one. One class is allowed here; training a network
+            needs two.
         query: query vector (z in the papers), ``[n, dim]``. Defaults to the last token.
         ids: discrete tokens, ``0 <= id < vocab_size``, ``[n, seq]``.
         next_id: next token after each sequence, in the same vocabulary, ``[n]``.
@@ -93,7 +94,7 @@ class TokenData:
     sources: tuple[Source, ...] = ()
 
     def __post_init__(self):
-        for names, convert in ((REAL, as_float64), (DISCRETE, as_int64)):
+        for names, convert in ((REAL, as_float64), (DISCRETE, as_int64), (("labels",), as_labels)):
             for name in names:
                 if (value := getattr(self, name)) is not None or name == "tokens":
                     object.__setattr__(self, name, convert(name, value))
@@ -119,8 +120,8 @@ class TokenData:
                 self._check_field(name, value, shape)
         if self.labels is not None and int(self.labels.min()) < 0:
             raise ValueError(
-                f"labels must be 0, 1, ..., got {int(self.labels.min())}; relabel from zero, or leave "
-                "labels out"
+                f"labels must be 0, 1, ..., got {int(self.labels.min())}; relabel from zero, drop sequences "
+                "without label, or leave labels out"
             )
         discrete = {name: value for name in ("ids", "next_id") if (value := getattr(self, name)) is not None}
         if self.vocab_size is None and discrete:
@@ -289,7 +290,7 @@ class TokenData:
                 "int(vocab_size)"
             )
         tensors = {
-            key: _as_tensor(array, key, floating=key in ("tokens", "query", "images"))
+            key: array if key == "labels" and array.dtype.kind in "bU" else _as_tensor(array, key)
             for key, array in arrays.items()
         }
         data = cls(**tensors, vocab_size=None if size is None else int(size.item()), name=name)  # pyright: ignore[reportArgumentType]
@@ -359,18 +360,13 @@ def _array(stored: np.lib.npyio.NpzFile, name: str, path: Path) -> np.ndarray:
     return array
 
 
-def _as_tensor(array: np.ndarray, name: str, *, floating: bool) -> Tensor:
+def _as_tensor(array: np.ndarray, name: str) -> Tensor:
     """Converts real fields, stored as any number type or booleans, to float64 and discrete fields to int64,
     from any byte order.
     """
     if array.dtype.kind not in "fiub":
-        remedy = (
-            "number them with numpy.unique(labels, return_inverse=True)[1]"
-            if name == "labels"
-            else "save real numbers"
-        )
-        raise ValueError(f"{name} must be an array of numbers, got dtype {array.dtype}; {remedy}")
-    if floating:
+        raise ValueError(f"{name} must be an array of numbers, got dtype {array.dtype}; save real numbers")
+    if name in REAL:
         return torch.from_numpy(array.astype(np.float64, order="C"))
     if array.dtype.kind == "f":
         raise ValueError(f"{name} must be integers, got dtype {array.dtype}; convert with .astype(int)")

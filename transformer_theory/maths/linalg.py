@@ -1,4 +1,5 @@
-r"""Linear algebra that several theories share: log-determinants, cosines, bases, ranks, principal angles.
+r"""Linear algebra that several theories share: norms, log-determinants, cosines, bases, ranks, principal
+angles.
 
 Vectors are rows: ``X [*batch, n, d]`` holds n vectors. Bases of subspaces are columns: ``U [*batch, d, p]``.
 All functions are batched, and differentiable wherever the mathematical function is.
@@ -9,20 +10,94 @@ without warning. Here
 :math:`\log\det(I + sX^\top X)` is computed from the Cholesky factor of the *smaller* Gram matrix, which costs
 less and has positive pivots. (The determinants agree by Sylvester's identity :math:`\det(I_d + sX^\top X) =
 \det(I_n + sXX^\top)`.) Float64 is used whenever float32 could not hold three digits. Rounding of the Gram
-matrix that would reach a millionth of the identity is refused.
+matrix that would reach a millionth of the identity is refused. If :math:`s\|X\|^2 < 1`, where the identity
+would take digits from the sum, the logarithms are those of :math:`1 + (L_{ii}^2 - 1)`, with
+:math:`L_{ii}^2 - 1 = sG_{ii} - \sum_{j<i} L_{ij}^2`.
+
+**Scales.** Squares of numbers below 1e-23 or above 1e19 leave the range of float32. So norms are computed of
+vectors divided by a power of two (:func:`binary_scale`). This division is exact, so it changes no digit of
+other vectors.
 """
 
 import torch
 from jaxtyping import Float, Inexact, Int
 from torch import Tensor
 
-from ..core.validation import converted
+from ..core.validation import converted, full_precision
 
 # Largest s ||X||^2 for which I + s X^T X is computed
 LARGEST_FLOAT32_CONDITION = 1e4  # float32 keeps three digits of each logarithm: its rounding unit is 6e-8
 # a float64 Gram matrix has an error of a millionth of the identity: the rounding unit is 1e-16
 LARGEST_GRAM_CONDITION = 1e10
+ORDINARY = (1e-15, 1e15)  # norms of vectors whose squares are in the range of float32
+SMALL = 1.0  # value of s ||X||^2 below which the identity is kept out of the sums
 LOGDET_ATOL = 1e-6  # largest accepted rounding error of a log-determinant beyond that, nats
+
+
+def binary_scale(X: Float[Tensor, "..."], dim: int | tuple[int, ...]) -> Float[Tensor, "..."]:
+    """Returns the largest power of two that is at most the largest absolute entry of each vector, but no
+    subnormal number; NaN for a vector with NaN. It is a constant to autograd.
+
+    Squares of the divided vector neither overflow nor underflow, and the division is exact.
+
+    Args:
+        X: vectors, float32 or float64.
+        dim: dimensions of a vector, which keep the size 1.
+    """
+    dims, X = (dim,) if isinstance(dim, int) else dim, X.detach()
+    if any(X.shape[each] == 0 for each in dims):
+        return torch.ones_like(X.sum(dims, keepdim=True))
+    limits = torch.finfo(X.dtype)
+    largest = X.abs().amax(dims, keepdim=True).clamp(limits.tiny, limits.max)
+    # largest = mantissa 2^e with a mantissa in [1/2, 1), so the quotient is 2^(e - 1) without rounding.
+    return largest / (2 * torch.frexp(largest).mantissa)
+
+
+def _are_ordinary(norms: Tensor) -> bool:
+    """Returns whether vectors of these norms have squares in range."""
+    if not norms.numel():
+        return True
+    least, largest = torch.aminmax(norms.detach())
+    return float(least) > ORDINARY[0] and float(largest) < ORDINARY[1]
+
+
+@converted(floats=("X",))
+def vector_norm(X: Float[Tensor, "..."], dim: int | tuple[int, ...]) -> Float[Tensor, "..."]:
+    """Computes Euclidean norms (for matrices: Frobenius norms) of vectors of any scale.
+
+    >>> print(f"{float(vector_norm(torch.full((4,), 1e-30), -1)):.1e}")
+    2.0e-30
+
+    Args:
+        X: vectors.
+        dim: dimensions of a vector.
+    Returns:
+        The norms, in the shape of X without ``dim``; infinite or NaN for such vectors.
+    """
+    norms = torch.linalg.vector_norm(X, dim=dim)
+    if _are_ordinary(norms):
+        return norms
+    scale = binary_scale(X, dim)
+    return scale.squeeze(dim) * torch.linalg.vector_norm(X / scale, dim=dim)
+
+
+@converted(floats=("X",))
+def directions(X: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
+    """Divides each vector by its Euclidean norm, whatever its scale; zero vectors stay zero.
+
+    Raises:
+        ValueError: a vector is infinite or NaN.
+    """
+    norms = torch.linalg.vector_norm(X, dim=-1, keepdim=True)
+    if _are_ordinary(norms):
+        return X / norms
+    if not bool(torch.isfinite(X).all()):
+        raise ValueError(
+            "a direction needs finite vectors, got a vector with NaN or infinite values; leave it out"
+        )
+    X = X / binary_scale(X, -1)
+    norms = torch.linalg.vector_norm(X, dim=-1, keepdim=True)
+    return X / norms.clamp(min=torch.finfo(X.dtype).tiny)
 
 
 @converted(reals=("X",))
@@ -37,9 +112,10 @@ def logdet_identity_plus(
     Rows of zeros do not change the value, so matrices of different heights may be padded to one batch.
 
     Precision: half precision is promoted to float32, and float32 to float64 if ``scale ||X||_F^2`` exceeds
-    1e4; autocast is switched off. Above 1e10 the Gram matrix may lose the identity, and the value is returned
-    only if its error is below a millionth (:func:`require_resolved`). That is the case if the smaller Gram
-    matrix has no small eigenvalues, so X must have full rank.
+    1e4; autocast is switched off. Below 1 the value has the relative precision of its dtype. Above 1e10 the
+    Gram matrix may lose the identity, and the value is returned only if its error is below a millionth
+    (:func:`require_resolved`). That is the case if the smaller Gram matrix has no small eigenvalues, so X
+    must have full rank.
 
     Args:
         X: one vector per row, ``[*batch, n, d]``.
@@ -53,18 +129,21 @@ def logdet_identity_plus(
     if X.ndim < 2:
         raise ValueError(f"X must have shape [*batch, n, d], got {list(X.shape)}")
     dtype = torch.promote_types(X.dtype, torch.float32)
-    s = torch.as_tensor(scale, dtype=dtype, device=X.device).expand(X.shape[:-2])
-    with torch.autocast(X.device.type, enabled=False):
-        wide = X.to(dtype)
-        with torch.no_grad():
-            largest = (
-                (s * torch.linalg.vector_norm(wide, dim=(-2, -1)).square()).amax() if s.numel() else s.sum()
-            )
-        if not bool(torch.isfinite(largest)) or bool((s < 0).any()):
-            _raise_for(X, s, float(largest))
-        if dtype == torch.float32 and bool(largest > LARGEST_FLOAT32_CONDITION):
-            wide, s = wide.double(), s.double()
-        return _LogdetIdentityPlus.apply(wide, s, bool(largest > LARGEST_GRAM_CONDITION)).to(X.dtype)  # pyright: ignore[reportReturnType, reportOptionalMemberAccess]
+    wide = X.to(dtype)
+    factor = torch.as_tensor(scale, dtype=torch.float64, device=X.device).expand(X.shape[:-2])
+    # Tiny vectors come with a large factor and huge ones with a small one, so the power of two is moved from
+    # the vectors to the factor.
+    power = binary_scale(wide, (-2, -1))
+    wide, size = wide / power, power.double()[..., 0, 0]
+    s = (factor * size * size).to(dtype)
+    with torch.no_grad():
+        sizes = s * torch.linalg.vector_norm(wide, dim=(-2, -1)).square()
+        largest = sizes.amax() if s.numel() else s.sum()
+    if not bool(torch.isfinite(largest)) or bool((factor < 0).any()):
+        _raise_for(X, factor, float(largest))
+    if dtype == torch.float32 and bool(largest > LARGEST_FLOAT32_CONDITION):
+        wide, s = wide.double(), s.double()
+    return _LogdetIdentityPlus.apply(wide, s, sizes, bool(largest > LARGEST_GRAM_CONDITION)).to(X.dtype)  # pyright: ignore[reportReturnType, reportOptionalMemberAccess]
 
 
 def _raise_for(X: Tensor, s: Tensor, largest: float) -> None:
@@ -129,7 +208,7 @@ class _LogdetIdentityPlus(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, X: Tensor, s: Tensor, is_large: bool) -> Tensor:
+    def forward(ctx, X: Tensor, s: Tensor, sizes: Tensor, is_large: bool) -> Tensor:
         # Store the factor for the backward pass: computing the inverse from it costs a third of a new
         # factorisation.
         matrix = _identity_plus(X, s)
@@ -139,9 +218,16 @@ class _LogdetIdentityPlus(torch.autograd.Function):
         else:
             factor = torch.linalg.cholesky(matrix)
         ctx.save_for_backward(X, s, factor)
-        return 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        value = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        is_small = sizes < SMALL
+        if not bool(is_small.any()):
+            return value
+        # s G_ii from the vectors themselves, since the diagonal of I + sG has lost its digits
+        diagonal = s[..., None] * X.square().sum(-1 if X.shape[-2] <= X.shape[-1] else -2)
+        return torch.where(is_small, small_logdet(diagonal, factor), value)
 
     @staticmethod
+    @full_precision
     def backward(ctx, grad: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         X, s, factor = ctx.saved_tensors
         # With create_graph=True the gradient is differentiated again. Autograd treats the saved tensors as
@@ -153,7 +239,20 @@ class _LogdetIdentityPlus(torch.autograd.Function):
         )
         resolvent = _on_smaller_side(inverse, X)
         to_s = grad * (resolvent * X).sum((-2, -1)) if ctx.needs_input_grad[1] else None
-        return (2 * grad * s)[..., None, None] * resolvent, to_s, None
+        return (2 * grad * s)[..., None, None] * resolvent, to_s, None, None
+
+
+def small_logdet(
+    diagonal: Float[Tensor, "*batch m"], factor: Inexact[Tensor, "*batch m m"]
+) -> Float[Tensor, "*batch"]:
+    """Computes log det(I + A) of a small A >= 0 to the relative precision of its dtype, nats.
+
+    Args:
+        diagonal: A_ii, ``[*batch, m]``.
+        factor: Cholesky factor L of I + A, ``[*batch, m, m]``. The logarithms are those of
+            L_ii^2 = 1 + A_ii - sum_(j<i) |L_ij|^2.
+    """
+    return (diagonal - factor.tril(-1).abs().square().sum(-1)).log1p().sum(-1)
 
 
 def smaller_gram(X: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch m m"]:
@@ -233,6 +332,7 @@ def orthonormalise(A: Float[Tensor, "*batch d p"]) -> Float[Tensor, "*batch d p"
             "orthonormalise expects at most as many columns as rows, [*batch, d, p] with p <= d, got "
             f"{list(A.shape)}"
         )
+    A = A / binary_scale(A, (-2, -1))
     Q, R = torch.linalg.qr(A)
     # A diagonal entry of R is the distance of a column from the span of the columns before it; below the
     # rounding error of A it is noise.
@@ -303,8 +403,8 @@ def numerical_rank(A: Float[Tensor, "*batch m n"], *, tolerance: float) -> Int[T
 
 
 def _singular_values(A: Tensor, *, zero_allowed: bool = False) -> Tensor:
-    """Computes the singular values in descending order. Raises ValueError if A is empty, not finite, or zero
-    and not allowed to be.
+    """Computes the singular values in descending order, up to a common factor. Raises ValueError if A is
+    empty, not finite, or zero and not allowed to be.
     """
     if A.ndim < 2 or A.numel() == 0:
         raise ValueError(f"a rank needs non-empty matrices [*batch, m, n], got {list(A.shape)}")
@@ -313,7 +413,7 @@ def _singular_values(A: Tensor, *, zero_allowed: bool = False) -> Tensor:
             f"a rank needs finite entries, got {int((~torch.isfinite(A)).sum())} NaN or infinite values of "
             f"{A.numel()}"
         )
-    s = torch.linalg.svdvals(A)
+    s = torch.linalg.svdvals(A / binary_scale(A, (-2, -1)))  # ranks do not depend on the scale
     if not zero_allowed and bool((s[..., 0] == 0).any()):
         raise ValueError("a rank measure needs non-zero matrices, got a zero matrix; leave it out")
     return s

@@ -8,7 +8,8 @@ A row :math:`a \in R^T` holds the weights of one query over T keys, :math:`a_t \
 
 Entropies are in nats. Weights are ``[*batch, queries, keys]``. A mask ``allowed``, which broadcasts to this
 shape, marks the keys that a query may see; T is then the number of allowed keys of the row. Weights that are
-not distributions (as in linear attention) raise ValueError.
+not distributions (as in linear attention) raise ValueError. Half precision is computed, and returned, in
+float32.
 
 Source: :cite:t:`zhai2023stabilizing` (entropy and its lower bound), :cite:t:`xiao2024efficient` (sinks),
 :cite:t:`abnar2020quantifying` (rollout).
@@ -38,7 +39,7 @@ def entropy(weights: Weights) -> Rows:
     Raises:
         ValueError: a row is not a distribution (negative, not finite, or its sum is not one).
     """
-    _check_distributions(weights)
+    weights = _distributions(weights)
     return torch.special.entr(weights.clamp(min=0)).sum(-1)
 
 
@@ -61,10 +62,13 @@ def sharpness(weights: Weights, *, allowed: Mask | None = None, entropies: Rows 
     Returns:
         ``[*batch, queries]``, in [0, 1], no unit.
     Raises:
-        ValueError: a row is not a distribution, or has weight on a key that is not allowed.
+        ValueError: a row is not a distribution, or has weight on a key that is not allowed, or an entropy is
+            impossible for the largest weight of its row.
     """
     H = entropy(weights) if entropies is None else entropies
     keys = _allowed_keys(weights, allowed)
+    if entropies is not None:
+        _check_entropies(weights, H, keys)
     return torch.where(keys > 1, 1 - H / keys.clamp(min=2).log(), 0.0).clamp(0, 1)
 
 
@@ -79,8 +83,7 @@ def top1_mass(weights: Weights) -> Rows:
     Raises:
         ValueError: a row is not a distribution.
     """
-    _check_distributions(weights)
-    return weights.amax(-1)
+    return _distributions(weights).amax(-1)
 
 
 @converted(reals=("weights",))
@@ -102,7 +105,7 @@ def effective_support(weights: Weights) -> Rows:
     return entropy(weights).exp()
 
 
-@converted(reals=("scores",), masks=("allowed",))
+@converted(floats=("scores",), masks=("allowed",))
 def hard_max_gap(scores: Weights, *, allowed: Mask | None = None) -> Rows:
     r"""Computes the gap of each row of scores, largest minus second largest: :math:`g = s_{(1)} - s_{(2)} \ge
     0`.
@@ -116,7 +119,8 @@ def hard_max_gap(scores: Weights, *, allowed: Mask | None = None) -> Rows:
             allowed.
         allowed: mask of the keys that a query may see, broadcastable to the scores. None: all keys.
     Returns:
-        ``[*batch, queries]``, in units of the scores (nats for softmax); 0 for a tie.
+        ``[*batch, queries]``, in units of the scores (nats for softmax); 0 for a tie. Half precision becomes
+        float32.
     Raises:
         ValueError: a score is NaN or +inf, or a row has no allowed key.
     """
@@ -152,8 +156,7 @@ def sink_mass(weights: Weights, *, position: int | None = None) -> Float[Tensor,
     Raises:
         ValueError: a row is not a distribution, or the position is outside the keys.
     """
-    _check_distributions(weights)
-    mean = weights.mean(-2)
+    mean = _distributions(weights).mean(-2)
     if position is None:
         return mean.amax(-1)
     keys = weights.shape[-1]
@@ -174,7 +177,7 @@ def diagonal_mass(weights: Weights) -> Float[Tensor, "*batch"]:
     Raises:
         ValueError: a row is not a distribution, or the numbers of queries and keys differ.
     """
-    _check_distributions(weights)
+    weights = _distributions(weights)
     if weights.shape[-1] != weights.shape[-2]:
         raise ValueError(
             f"the diagonal needs as many queries as keys, got {list(weights.shape[-2:])}; pass self-attention"
@@ -182,7 +185,7 @@ def diagonal_mass(weights: Weights) -> Float[Tensor, "*batch"]:
     return weights.diagonal(dim1=-2, dim2=-1).mean(-1)
 
 
-@converted(reals=("spread",))
+@converted(floats=("spread",))
 def entropy_lower_bound(spread: Float[Tensor, "*batch"], *, keys: int) -> Float[Tensor, "*batch"]:
     r"""Computes the smallest entropy that softmax attention can have if its scores have a given spread.
 
@@ -237,7 +240,7 @@ def rollout(maps: Float[Tensor, "layers heads tokens tokens"]) -> Float[Tensor, 
             "maps must have shape [layers, heads, tokens, tokens] with a layer and a head, got "
             f"{list(maps.shape)}"
         )
-    _check_distributions(maps)
+    maps = _distributions(maps)
     total = torch.eye(maps.shape[-1], dtype=maps.dtype, device=maps.device)
     for mean in maps.mean(1):
         total = 0.5 * (mean @ total + total)
@@ -257,18 +260,23 @@ def row_deviation(
     return (centred.square().sum(-1) / count.squeeze(-1)).sqrt()
 
 
-def _check_distributions(weights: Tensor) -> None:
-    """Raises ValueError unless rows are distributions, up to a tolerance that depends on the dtype."""
+def _distributions(weights: Tensor) -> Tensor:
+    """Returns the weights, at least in float32.
+
+    Raises:
+        ValueError: a row is not a distribution, up to a tolerance that depends on the dtype.
+    """
     if weights.ndim < 2 or not weights.shape[-1]:
         raise ValueError(
             "weights must have shape [*batch, queries, keys] with at least one key, got "
             f"{list(weights.shape)}"
         )
     tolerance = {torch.float16: 1e-2, torch.bfloat16: 5e-2}.get(weights.dtype, 1e-5)
-    errors = (weights.sum(-1) - 1).abs()
-    if not weights.numel() or (bool((errors <= tolerance).all()) and float(weights.amin()) >= -tolerance):
-        return
-    worst, smallest = float(errors.max()), float(weights.min())
+    rows = weights.detach()
+    errors = (rows.sum(-1) - 1).abs()
+    if not rows.numel() or (bool((errors <= tolerance).all()) and float(rows.amin()) >= -tolerance):
+        return weights.to(torch.promote_types(weights.dtype, torch.float32))
+    worst, smallest = float(errors.max()), float(rows.min())
     raise ValueError(
         "weights must be distributions over the keys (>= 0, rows summing to 1), got a row sum off by "
         f"{worst:.2g} and a smallest weight of {smallest:.2g}; linear or masked-out attention has no "
@@ -276,10 +284,33 @@ def _check_distributions(weights: Tensor) -> None:
     )
 
 
+def _check_entropies(weights: Tensor, entropies: Tensor, keys: Tensor) -> None:
+    """Raises ValueError unless entropies are possible for rows with these largest weights m among T keys: H
+    lies between -log m and the entropy of m and T - 1 equal weights.
+    """
+    if entropies.shape != weights.shape[:-1]:
+        raise ValueError(
+            f"entropies must have the shape of the rows of weights, {list(weights.shape[:-1])}, got "
+            f"{list(entropies.shape)}"
+        )
+    most = weights.amax(-1).to(keys.dtype).clamp(0, 1)
+    rest = 1 - most
+    largest = torch.special.entr(most) + torch.special.entr(rest) + rest * (keys - 1).clamp(min=1).log()
+    tolerance = {torch.float16: 2e-2, torch.bfloat16: 1e-1}.get(
+        min(weights.dtype, entropies.dtype, key=lambda dtype: -torch.finfo(dtype).eps), 1e-3
+    )
+    if not bool(((entropies >= -most.log() - tolerance) & (entropies <= largest + tolerance)).all()):
+        raise ValueError(
+            "entropies must be those of the weights, got one that no row with this largest weight has; pass "
+            "metrics.entropy(weights)"
+        )
+
+
 def _allowed_keys(weights: Tensor, allowed: Tensor | None) -> Tensor:
-    """Returns the number of allowed keys per row, in the dtype of the weights."""
+    """Returns the number of allowed keys per row, in the dtype of the weights, at least float32."""
+    dtype = torch.promote_types(weights.dtype, torch.float32)
     if allowed is None:
-        return weights.new_full(weights.shape[:-1], weights.shape[-1])
+        return weights.new_full(weights.shape[:-1], weights.shape[-1], dtype=dtype)
     if weights.numel() and float(weights.masked_fill(allowed, 0.0).amax()) > 0:
         raise ValueError(
             "weights must be zero on keys that are not allowed, got weight on one; pass the mask of that "
@@ -287,4 +318,4 @@ def _allowed_keys(weights: Tensor, allowed: Tensor | None) -> Tensor:
         )
     # The keys are counted before the mask is expanded to all sequences and heads.
     keys = allowed.expand(*allowed.shape[:-1], weights.shape[-1]).sum(-1)
-    return keys.to(weights.dtype).expand(weights.shape[:-1])
+    return keys.to(dtype).expand(weights.shape[:-1])

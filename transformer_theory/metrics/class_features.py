@@ -24,8 +24,9 @@ from ..core.measurement import Measurement, Null, present
 from ..core.metric import ActivationKind, Activations, Metric
 from ..core.statistics import permutations
 from ..maths.linalg import logdet_identity_plus
-from .coding import SecondMoments, class_coding_rate, coding_rate, unit_norm
+from .coding import SecondMoments, class_coding_rate, coding_rate
 from .coding.memberships import blocks
+from .coding.rates import normalised
 from .geometry import neural_collapse
 from .token_layout import MEAN, mean_feature, where
 
@@ -45,7 +46,7 @@ BATCH_ENTRIES = 2**22  # entries of the features in one batch of permuted groups
 class ClassFeatures(Metric):
     """Base class of the metrics that need labels. It stores the features of each block with their labels.
 
-    Forward passes without labels are ignored, and so are features that are not finite. The permutations
+    Sequences without labels are ignored, and so are features that are not finite. The permutations
     depend on the order of the samples, so the null values after a merge may differ slightly from the null
     values of one pass over the same samples.
 
@@ -72,24 +73,15 @@ class ClassFeatures(Metric):
         self.generator = torch.Generator().manual_seed(self.seed)
 
     def update(self, activations: Activations) -> None:
-        """Adds the features of one block; does nothing without labels.
-
-        Raises:
-            ValueError: labels are not integers >= 0.
-        """
+        """Adds the features of one block whose sequences have labels; does nothing without labels."""
         labels = activations.labels
         if activations.kind != "features" or labels is None or not len(labels):
             return
         self.where = self.where or where(activations)
-        if labels.is_floating_point() or int(labels.min()) < 0:
-            raise ValueError(
-                f"labels must be integers 0, 1, ..., got {labels.dtype} from {float(labels.min()):g}; "
-                "relabel from zero"
-            )
         features = self.scaled(mean_feature(activations))
-        finite = torch.isfinite(features).all(1)
-        if not bool(finite.all()):
-            features, labels = features[finite], labels.to(features.device)[finite]
+        known = torch.isfinite(features).all(1) & (labels.to(features.device) >= 0)
+        if not bool(known.all()):
+            features, labels = features[known], labels.to(features.device)[known]
         if len(features):
             keys = torch.rand(len(features), dtype=torch.float64, generator=self.generator)
             self.add_samples(
@@ -215,7 +207,7 @@ class FeatureRates(ClassFeatures):
         return rows
 
     def scaled(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        return unit_norm(features)
+        return normalised(features)
 
     def add_samples(self, layer: int, *samples: Tensor) -> None:
         """Adds samples to the stored ones and, beyond :func:`stored_samples`, to the second moments."""

@@ -14,7 +14,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..core.validation import converted, finite
-from ..maths.linalg import cosine, effective_rank, numerical_rank, principal_angles, stable_rank
+from ..maths.linalg import (
+    binary_scale,
+    cosine,
+    effective_rank,
+    numerical_rank,
+    principal_angles,
+    stable_rank,
+    vector_norm,
+)
 
 __all__ = [
     "Collapse",
@@ -71,7 +79,7 @@ class Collapse:
         return max(self.nc2_norms, self.nc2_angles)
 
 
-@converted(float64=("features", "classifier"), int64=("labels",))
+@converted(float64=("features", "classifier"), labels=("labels",))
 def neural_collapse(
     features: Float[Tensor, "n d"],
     labels: Int[Tensor, " n"],
@@ -88,29 +96,30 @@ def neural_collapse(
 
     Args:
         features: features of the last layer, one row per sample, ``[n, d]``.
-        labels: class of each sample, integers >= 0, ``[n]``; classes without samples are left out.
+        labels: class of each sample, integers >= 0, ``[n]``; classes without samples are left out, and so
+            are samples with negative labels.
         classifier: weights of the last linear layer, row c for label c, ``[classes, d]``.
     Returns:
         The distances from collapse, without unit.
     Raises:
         ValueError: the labels do not fit, fewer than two classes occur, values are not finite, class means
             coincide, or the classifier does not fit or is zero.
-        TypeError: labels are not integers.
+        TypeError: features are not real numbers.
     """
-    if features.ndim != 2 or labels.ndim != 1 or len(features) != len(labels):
+    if features.ndim != 2 or not features.shape[1] or labels.shape != features.shape[:1]:
         raise ValueError(
-            f"features [n, d] need one label each, labels [n]; got {list(features.shape)} and "
+            f"features [n, d] with d >= 1 need one label each, labels [n]; got {list(features.shape)} and "
             f"{list(labels.shape)}"
         )
+    features, labels = features[labels >= 0], labels[labels >= 0]
     finite(features=features)
     # the C labels that occur, and the index of each label among them
     present, member = labels.unique(return_inverse=True)
     C = len(present)
     if C < 2:
         raise ValueError(f"neural collapse needs at least two classes, got {C}")
-    if int(present[0]) < 0:
-        raise ValueError(f"labels must be 0, 1, ..., got {int(present[0])}; relabel from zero")
     X = features.detach()
+    X = X / binary_scale(X, (0, 1))  # all four distances are relative
     counts = torch.bincount(member, minlength=C).to(X)
     means = X.new_zeros(C, X.shape[1]).index_add(0, member, X) / counts[:, None]
     centred = means - means.mean(0)
@@ -146,6 +155,7 @@ def _duality(centred: Tensor, present: Tensor, classifier: Tensor | None) -> flo
             f"{centred.shape[1]}; got {list(classifier.shape)}"
         )
     W = classifier.detach()[present].to(centred)
+    W = W / binary_scale(W, (-2, -1))
     size = torch.linalg.matrix_norm(W)
     if not (bool(torch.isfinite(size)) and float(size) > 0):
         raise ValueError("classifier must be finite and not zero, got one that is not; NC3 is undefined")
@@ -169,10 +179,12 @@ def rank_collapse_residual(tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor,
     """
     if tokens.ndim < 2 or 0 in tokens.shape[-2:]:
         raise ValueError(f"tokens must have shape [*batch, n, d] with n, d >= 1, got {list(tokens.shape)}")
+    # sums and squares of scaled tokens are in range
+    tokens = tokens / binary_scale(tokens, (-2, -1))
     size = torch.linalg.matrix_norm(tokens)
     if not bool((torch.isfinite(size) & (size > 0)).all()):
         raise ValueError(
             "the residual needs finite sequences that are not zero, got one that is zero, NaN or infinite; "
             "leave it out"
         )
-    return (torch.linalg.matrix_norm(tokens - tokens.mean(-2, keepdim=True)) / size).clamp(max=1)
+    return (vector_norm(tokens - tokens.mean(-2, keepdim=True), (-2, -1)) / size).clamp(max=1)

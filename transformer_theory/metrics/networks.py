@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ..core.measurement import Measurement, Null, Unit
 from ..core.metric import ActivationKind, Activations, Metric, Place
-from ..maths.linalg import smaller_gram
+from ..maths.linalg import binary_scale, smaller_gram, vector_norm
 from .attention import entropy, hard_max_gap
 
 ENTROPY, TOP1, SUPPORT, SINK = "attention entropy", "top-1 mass", "effective support", "sink mass"
@@ -253,12 +253,14 @@ class Geometry(Metric):
         """Adds the output of one block."""
         if activations.kind != "features":
             return
-        tokens = activations.output
-        size = torch.linalg.matrix_norm(tokens)
+        tokens = activations.output.to(torch.promote_types(activations.output.dtype, torch.float32))
+        scale = binary_scale(tokens, (-2, -1))  # squares of scaled tokens are in range
+        size = torch.linalg.matrix_norm(tokens / scale)
         valid = torch.isfinite(size) & (size > 0)
         if not bool(valid.all()):
-            tokens, size = tokens[valid], size[valid]
-        residual = (torch.linalg.matrix_norm(tokens - tokens.mean(-2, keepdim=True)) / size).sum().double()
+            tokens, size, scale = tokens[valid], size[valid], scale[valid]
+        scaled = tokens / scale
+        residual = (vector_norm(scaled - scaled.mean(-2, keepdim=True), (-2, -1)) / size).sum().double()
         flat = tokens.flatten(0, 1).double()
         self.add((activations.layer, 0), torch.stack([torch.full_like(residual, len(tokens)), residual]))
         self.add((activations.layer, 1), flat.mT @ flat)

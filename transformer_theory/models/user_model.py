@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import first_line, nearest
-from ..core.validation import as_tensor
+from ..core.validation import as_labels, as_tensor
 from .transformers_folder import LanguageModel, read_network
 
 FUNCTION = re.compile(r"(?P<module>.+?\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
@@ -41,7 +41,7 @@ class UserModel:
         name: name of its folder or function.
         inputs: inputs ``[n, ...]``, ids, images or tokens; or several of them by the name of the argument.
             None: the caller makes them.
-        labels: class of each sequence, ``[n]``; None if there are none.
+        labels: class of each sequence, ``[n]``, -1 for a sequence without label; None if there are none.
         folder: folder that it was read from; None for a network that a function returned.
     """
 
@@ -128,7 +128,7 @@ def checked(network: nn.Module, inputs: Any, labels: Any, *, name: str, where: s
     Args:
         network: the network.
         inputs: tensor or array ``[n, ...]``, several of them by the name of the argument, or None.
-        labels: integers ``[n]``, or None.
+        labels: integers, booleans or words ``[n]``, see :func:`.as_labels`, or None.
         name: name of the network.
         where: beginning of the error messages.
     Raises:
@@ -148,11 +148,7 @@ def checked(network: nn.Module, inputs: Any, labels: Any, *, name: str, where: s
         else len(next(iter(inputs.values())) if isinstance(inputs, Mapping) else inputs)
     )
     if labels is not None:
-        labels = as_tensor(f"{where}labels", labels)
-        if labels.is_floating_point() or tuple(labels.shape) != (count,):
-            raise ValueError(
-                f"{where}labels must be one integer for each of the {count} sequences, got {_shape(labels)}"
-            )
+        labels = as_labels(f"{where}labels", labels, count=count)
     return UserModel(network, name, inputs, labels)
 
 
@@ -220,11 +216,15 @@ def _batch(name: str, values: Any) -> Tensor:
     try:
         tensor = as_tensor(name, values)
     except (TypeError, ValueError) as error:
+        if isinstance(values, Tensor):
+            raise
         raise ValueError(
             f"{name} must be a tensor [n, ...] of ids, images or tokens, got {type(values).__name__}"
         ) from error
     if tensor.ndim < 2 or not tensor.numel():
         raise ValueError(f"{name} must be a tensor [n, ...] of ids, images or tokens, got {_shape(tensor)}")
+    tensor = tensor.detach()
+    tensor = tensor.float() if tensor.is_floating_point() and tensor.itemsize == 1 else tensor
     if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
         raise ValueError(
             f"{name} must be finite, got {int((~tensor.isfinite()).sum())} NaN or infinite values; drop them"

@@ -22,9 +22,7 @@ from torch.nn import functional
 
 from ..models.attention import softmax_attention, tied_attention
 
-BLOCKED = (
-    -9e3
-)  # a term of the scores up to which a key is blocked; models use -1e4, -1e9, or the lowest number
+BLOCKING = -9e3  # largest term of the scores that blocks a key; models use -1e4, -1e9, or the lowest number
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ class AttentionCall:
     @property
     def biased(self) -> bool:
         """Whether a term that is not zero is added to the scores; masks do not count."""
-        return self.bias is not None and bool(self.bias.any())
+        return self.bias is not None and is_bias(self.bias)
 
     def weights(self) -> Float[Tensor, "batch heads q k"]:
         """Computes the weights in float32 or a wider dtype; a row without an allowed key is zero."""
@@ -187,16 +185,23 @@ def operands_of(args: tuple, kwargs: dict) -> tuple[Tensor, Tensor]:
     return query, key
 
 
+def is_bias(term: Float[Tensor, "..."]) -> bool:
+    """Whether a term of the scores does more than block keys: whether it has a number other than zero and
+    those up to :data:`BLOCKING`.
+    """
+    return bool(((term != 0) & ~(term <= BLOCKING)).any())
+
+
 def _split(mask: Tensor | None, *, marks_blocked: bool = False) -> tuple[Tensor | None, Tensor | None]:
     """Splits a mask into a bias and the allowed keys.
 
-    Models block a key with -inf or with a large negative number; every value up to :data:`BLOCKED` blocks.
+    Models block a key with -inf or with a large negative number; every value up to :data:`BLOCKING` blocks.
     """
     if mask is None:
         return None, None
     if mask.dtype == torch.bool:
         return None, ~mask if marks_blocked else mask
-    allowed = mask > BLOCKED
+    allowed = mask > BLOCKING
     return mask.masked_fill(~allowed, 0.0), allowed
 
 

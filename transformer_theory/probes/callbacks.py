@@ -9,19 +9,24 @@ the values to the trainer's log. ``callback.result`` is a :class:`~transformer_t
 all measurements. Between measurements the model runs unchanged. If several processes train the model, a
 measurement covers the batches of all of them. Lightning or ``transformers`` is imported when a callback is
 created.
+
+The measurements are a part of the trainer's checkpoints, as texts and tensors. A training that is resumed
+with the same callback continues them: ``callback.result`` has the steps of both runs. In a loop of one's own,
+:meth:`.Probe.state_dict` and :meth:`.Probe.load_state_dict` do the same.
 """
 
 import importlib
+import json
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ..core.metric import Metric
 from ..core.result import Result
 from .probing import Probe
+from .stored_state import State, from_text, to_text
 
 
 def lightning_callback(
@@ -61,6 +66,20 @@ def lightning_callback(
         def result(self):
             return measurements.result()
 
+        @property
+        def state_key(self) -> str:
+            # several of these callbacks in one trainer have states of their own
+            return f"TheoryCallback[{measurements.key}, labels={getattr(labels, '__qualname__', None)}]"
+
+        def state_dict(self) -> State:
+            return measurements.state_dict()
+
+        def load_state_dict(self, state_dict: State) -> None:
+            measurements.load_state_dict(state_dict)
+
+        def on_train_start(self, trainer, pl_module) -> None:
+            measurements.start(trainer.global_step)
+
         def on_train_batch_start(self, trainer, pl_module, batch, batch_idx) -> None:
             measurements.begin(
                 pl_module, "training_step", trainer.global_step, labels_of(batch), trainer.world_size > 1
@@ -97,12 +116,25 @@ def trainer_callback(
     package = _package(["transformers"], "transformers")
     measurements = _Measurements(metrics, every, layers, max_samples)
 
-    class TheoryCallback(package.TrainerCallback):
+    class TheoryCallback(package.TrainerCallback, package.trainer_callback.ExportableState):
         """Measures every ``every`` steps, see :func:`trainer_callback`."""
 
         @property
         def result(self):
             return measurements.result()
+
+        def state(self) -> dict[str, dict]:
+            state = measurements.state_dict()
+            return {"args": {}, "attributes": {"stored": to_text(state)} if state else {}}
+
+        def on_train_begin(self, args, state, control, **kwargs) -> None:
+            # The entry is missing if the checkpoint was made without this callback; the trainer needs one.
+            entry = state.stateful_callbacks.setdefault(type(self).__name__, {})
+            entry = entry[-1] if isinstance(entry, list) else entry
+            text = entry.get("attributes", {}).get("stored")
+            if state.global_step and text:
+                measurements.load_state_dict(from_text(text))
+            measurements.start(state.global_step)
 
         def on_step_begin(self, args, state, control, **kwargs) -> None:
             measurements.begin(kwargs["model"], "forward", state.global_step, None, args.world_size > 1)
@@ -112,11 +144,18 @@ def trainer_callback(
             if values:
                 state.log_history.append({"step": step, **values})
 
+    # The trainer stores states by the name of the class: several of these callbacks have names of their own.
+    TheoryCallback.__name__ = f"TheoryCallback[{measurements.key}]"
     return TheoryCallback()
 
 
 class _Once(Probe):
     """A probe that closes at its first forward pass, even if that pass fails."""
+
+    @property
+    def measured(self) -> int:
+        """Number of measurements so far."""
+        return self._measured
 
     def _call(self, original: Callable, args: tuple, kwargs: dict) -> Any:
         self.__exit__()
@@ -139,7 +178,39 @@ class _Measurements:
         self.step: int | None = None
         # step of the last measurement; with gradient accumulation several batches share a step
         self.last: int | None = None
-        self.logged = 0  # number of rows that are in the log
+        # numbers of the rows that are in the log, and of the measurements before the open one
+        self.logged = self.before = 0
+        self.restored: State = {}  # state of a checkpoint, until the model runs
+
+    @property
+    def key(self) -> str:
+        """Arguments in one text, by which a checkpoint finds the callback again."""
+        names = ", ".join(type(metric).__name__ for metric in self.metrics)
+        options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+        return f"{names}; every={self.every}, {options}"
+
+    def state_dict(self) -> State:
+        """Returns the state for a checkpoint; empty if nothing was measured."""
+        if self.probe is None:
+            return self.restored
+        return {**self.probe.state_dict(), "callback": json.dumps({"last": self.last})}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continues from a checkpoint, in place of all measurements so far."""
+        restored = self._probe(nn.Identity())
+        restored.load_state_dict(state)  # an error is raised now, not during training
+        self.end()
+        self.probe, self.restored, self.last = None, state, json.loads(state["callback"])["last"]
+
+    def start(self, step: int) -> None:
+        """Begins a training at this step. A new training may measure its first step even if the last one
+        ended there.
+        """
+        if step == 0:
+            self.last = None
+
+    def _probe(self, model: nn.Module, method: str = "forward", name: str | None = None) -> "_Once":
+        return _Once(model, self.metrics, method=method, name=name, **self.options)
 
     def begin(self, model: nn.Module, method: str, step: int, labels: Tensor | None, shared: bool) -> None:
         """Opens the probe if a measurement is due at this step. ``shared``: several processes train the
@@ -147,11 +218,16 @@ class _Measurements:
         """
         if step % self.every or step == self.last:
             return
+        if self.probe is not None:
+            self.probe.__exit__()  # open if the last measurement was interrupted
         if self.probe is None or self.probe.model is not model:
-            self.probe, self.logged = _Once(model, self.metrics, method=method, **self.options), 0
+            self.probe = self._probe(model, method)
+            if self.restored:
+                self.probe.load_state_dict(self.restored)
+            self.restored, self.logged = {}, len(self.probe.rows)
         self.probe.labels, self.probe.step, self.probe.shared = labels, step, shared
-        self.step = self.last = step
         self.probe.__enter__()
+        self.step, self.before = step, self.probe.measured
 
     def end(self) -> tuple[dict[str, float], int]:
         """Closes the probe and returns the new values by name, and their step; no values if no measurement
@@ -161,6 +237,8 @@ class _Measurements:
             return {}, 0
         self.probe.__exit__()
         rows, step = self.probe.rows[self.logged :], self.step
+        if self.probe.measured > self.before:
+            self.last = step
         self.logged, self.step = len(self.probe.rows), None
         values = {}
         for row in rows:
@@ -175,8 +253,12 @@ class _Measurements:
 
     def result(self) -> Result:
         """Returns all measurements so far."""
-        if self.probe is None:
+        if self.probe is None and not self.restored:
             raise ValueError("the callback has measured nothing yet; train with it first")
+        if self.probe is None:
+            restored = self._probe(nn.Identity(), name=json.loads(self.restored["probe"])["name"])
+            restored.load_state_dict(self.restored)
+            return restored.result()
         return self.probe.result()
 
 
@@ -188,12 +270,7 @@ def _labels_of(batch: Any) -> Tensor | None:
         labels = batch.get("labels", batch.get("label"))
     else:
         labels = batch[1] if isinstance(batch, tuple | list) and len(batch) > 1 else None
-    are_classes = (
-        isinstance(labels, Tensor)
-        and labels.ndim == 1
-        and not labels.is_floating_point()
-        and labels.dtype != torch.bool
-    )
+    are_classes = isinstance(labels, Tensor) and labels.ndim == 1 and not labels.is_floating_point()
     return labels if are_classes else None
 
 

@@ -19,7 +19,7 @@ from ..core.metric import Activations, LazyActivations
 from .attention_calls import AttentionCall
 from .explicit import ExplicitCall
 from .places import Codes
-from .projections import Arrangement, Projection
+from .projections import BIASED, NOT_REPRODUCED, OTHER_TOKENS, SCALED, Arrangement, Projection
 from .token_masks import Recorded
 
 Call = AttentionCall | ExplicitCall
@@ -35,6 +35,7 @@ class Emitter:
         max_samples: largest number of sequences that are emitted, evenly spaced over the batch. None: all
             sequences.
         has_bilinear: whether the bilinear form of any attention has been known.
+        without_bilinear: the reasons why attentions have none.
         targets: targets of the outputs, ``[batch, ...]``.
         recorded: what was collected, in the order in which the modules ran.
     """
@@ -45,11 +46,12 @@ class Emitter:
     has_bilinear: bool = False
     targets: Tensor | None = None
     recorded: deque[Recorded] = field(default_factory=deque)
+    without_bilinear: dict[str, None] = field(default_factory=dict)
 
     def attention(
         self,
         call: Call,
-        projection: Projection | None,
+        projection: Projection | str | None,
         declared: Float[Tensor, "heads dim dim"] | None,
         tokens: Float[Tensor, "batch seq dim"] | None,
         output: Float[Tensor, "batch seq dim"] | None,
@@ -62,7 +64,8 @@ class Emitter:
 
         Args:
             call: the attention of all sequences; several calls with the same keys are joined into one.
-            projection: projections of tokens to queries and keys; None if unknown.
+            projection: projections of tokens to queries and keys, or the reason why there are none; None if
+                they were not sought, since the module declares W.
             declared: W [heads, dim, dim] that the module declares; None otherwise.
             tokens, output: input and output of the module.
             own: whether queries and keys are those of the same tokens; None if unknown.
@@ -70,17 +73,15 @@ class Emitter:
             place: name, layer, module, first head, and list of the block (``sequences``).
         """
         call = replace(call, query=call.query.detach(), key=call.key.detach(), value=call.value.detach())
-        scale, biased = call.scale, call.biased
-        is_bilinear = projection is not None and projection.own and scale is not None and not biased
-        source = projection if declared is None and is_bilinear else None
-        sequences = None if source is None else source.sequences()
-        if sequences is not None and source is not None and source.agrees(call.query, call.key):
-            # W acts on the input of the projections; a module may normalise its own input first
-            tokens = sequences
-        else:
+        scale = call.scale
+        source = _bilinear_source(call, projection) if declared is None else None
+        if isinstance(source, str):
+            self.without_bilinear[source] = None
             source = None
-            # The model may change its tensors in place before the end of the pass.
-            tokens = None if tokens is None else tokens.clone()
+        if source is not None:  # W acts on the input of the projections; a module may normalise its own input
+            tokens = source.sequences()
+        elif tokens is not None:  # The model may change its tensors in place before the end of the pass.
+            tokens = tokens.clone()
         self.has_bilinear |= declared is not None or source is not None
         labels = self.labels_of(call.query if tokens is None else tokens)
         call, tokens, output = self.some(call), self.some(tokens), self.some(output)
@@ -194,6 +195,19 @@ class Emitter:
             return data[indices]
         # Masks and biases may have a batch axis of length 1.
         return _map_tensors(data, lambda x: x[indices] if len(x) == length else x)
+
+
+def _bilinear_source(call: Call, projection: Projection | str | None) -> Projection | str:
+    """Returns the projections that give W of a call, or the reason why there is none."""
+    if not isinstance(projection, Projection):
+        return BIASED if call.biased else projection or OTHER_TOKENS
+    if not projection.own:
+        return OTHER_TOKENS
+    if call.biased or call.scale is None:
+        return BIASED if call.biased else SCALED
+    if projection.tokens is None or not projection.agrees(call.query, call.key):
+        return NOT_REPRODUCED
+    return projection
 
 
 def arranged(call: Call, arrangement: Arrangement) -> Call:

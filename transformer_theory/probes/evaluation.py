@@ -8,19 +8,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .in_use import in_use
 from .modules import first_tensor
 
 
 @contextlib.contextmanager
 def evaluation(model: nn.Module) -> Iterator[None]:
-    """Puts the model in evaluation mode without gradients; its mode is restored."""
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(training)
+    """Puts the model in evaluation mode without gradients; its mode is restored.
+
+    Raises:
+        ValueError: another thread is measuring the model.
+    """
+    with in_use(model):
+        training = model.training
+        model.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            model.train(training)
 
 
 def converted_inputs(model: nn.Module, inputs: Tensor) -> Tensor:

@@ -9,7 +9,9 @@ forward pass.
 
 All three must occur. The softmax of a classifier, the router of a mixture of experts and pooling by learned
 scores lack the product Q K^T, so they are not attention. Weights that are changed otherwise before the
-product with V (heads mixed, rows normalised again) are not recognised.
+product with V (heads mixed, rows normalised again) are not recognised. If V itself was computed from
+another softmax of scores in the same module, as in Nystrom attention, the product is a part of a low-rank
+approximation and no attention.
 Source: :cite:t:`vaswani2017attention`.
 """
 
@@ -22,7 +24,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from .attention_calls import BLOCKED
+from .attention_calls import BLOCKING, is_bias
 from .projections import Operand, in_order
 
 PRODUCTS = ("matmul", "bmm", "baddbmm")
@@ -60,6 +62,7 @@ class Scores:
         scale: factor of the product; None if it is not a single number.
         biased: whether a term other than a mask was added.
         blocked: True where a mask blocked a key, of the shape of the scores; None if there was no mask.
+        node: node of their softmax; None if there is none yet.
     """
 
     query: Float[Tensor, "..."]
@@ -68,6 +71,7 @@ class Scores:
     scale: float | None = 1.0
     biased: bool = False
     blocked: Bool[Tensor, "..."] | None = None
+    node: int | None = None
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,7 @@ class Softmaxes:
 
     Args:
         node_of: function from a tensor to its node in :class:`.Flow`; by default no tensor has a node.
+        descends: whether a node was computed from another one.
         with_weights: whether weights are needed. False: attention and its masks are recognised, but no
             weights are copied.
 
@@ -135,17 +140,28 @@ class Softmaxes:
         scores: queries, keys and scale by tensor of scores.
         weights: scores, softmax and mask by tensor of weights.
         others: number of softmaxes that have not been recognised as attention.
+        low_rank: whether the last product was a part of a low-rank approximation.
+        since: node of the input of the module that is running; older softmaxes do not count as its parts.
     """
 
     def __init__(
-        self, node_of: Callable[[Tensor], int | None] = lambda tensor: None, *, with_weights: bool = True
+        self,
+        node_of: Callable[[Tensor], int | None] = lambda tensor: None,
+        descends: Callable[[int, int], bool] = lambda node, ancestor: False,
+        *,
+        with_weights: bool = True,
     ):
-        self.node_of, self.with_weights = node_of, with_weights
+        self.node_of, self.descends, self.with_weights = node_of, descends, with_weights
         # The keys are weak references that are compared by identity: a dictionary must neither keep tensors
         # alive nor compare their values.
         self.scores: Any = WeakIdKeyDictionary()  # tensor -> Scores
         self.weights: Any = WeakIdKeyDictionary()  # tensor -> (Scores, softmax, allowed)
         self.others = 0
+        self.low_rank = False
+        self.since = -1
+        self._open: set[int | None] = (
+            set()
+        )  # nodes of softmaxes of scores that have not completed an attention
 
     def concerns(self, name: str, inputs: list[Tensor]) -> bool:
         """Whether an operation may be a part of an attention."""
@@ -212,6 +228,12 @@ class Softmaxes:
         record = self.weights.pop(left, None)
         if record is not None:
             scores, softmax, allowed = record
+            value = self.node_of(right)
+            latest = [node for node in self._open if node is not None and node > self.since]
+            self.low_rank = value is not None and any(self.descends(value, node) for node in latest)
+            if self.low_rank:
+                return None
+            self._open.discard(scores.node)
             call = _call(scores, softmax, allowed, right, left.shape[:-2])
             self.others -= call is not None
             return call
@@ -258,6 +280,8 @@ class Softmaxes:
         self.others += 1
         if record is None or dim not in (-1, scores.ndim - 1):
             return
+        record = replace(record, node=self.node_of(output))
+        self._open.add(record.node)
         # -inf or the lowest finite number of the dtype, wherever it comes from
         allowed = ~(scores.detach() <= torch.finfo(scores.dtype).min / 2)
         if record.blocked is not None:
@@ -305,18 +329,17 @@ def _after_operation(scores: Scores, name: str, x: Tensor, operands: list) -> Sc
         if not other.is_floating_point():
             return replace(scores, biased=True)
         term = -other.detach() if name == "sub" and operands[0] is x else other.detach()
-        bias = term.masked_fill(term <= BLOCKED, 0.0)
-        scores = replace(scores, biased=scores.biased or bool(bias.any()))
-        return _blocking(scores, term <= BLOCKED, x)
+        scores = replace(scores, biased=scores.biased or is_bias(term))
+        return _blocking(scores, term <= BLOCKING, x)
     if name in ("masked_fill", "where", "setitem") and len(others) == 2:
         where, value = others
         if name == "setitem":
             term = torch.zeros_like(x)
             term[where] = value
-            return _blocking(scores, term <= BLOCKED, x)
+            return _blocking(scores, term <= BLOCKING, x)
         if name == "where" and operands[-1] is not x:  # the scores stay where the condition holds
             where = ~where
-        blocks = value <= BLOCKED
+        blocks = value <= BLOCKING
         return _blocking(scores, where & blocks, x) if isinstance(blocks, Tensor) or blocks else scores
     return replace(scores, scale=None) if name == "tanh" else scores
 

@@ -10,14 +10,17 @@ same.
     root      the oldest node with the same content, up to views, casts,
               dropout and factors (:data:`SAME_STREAM`)
     taint     a bit mask: bit c is set if the node was computed from the output of attention c
+    names     name of the operation of each node
     steps     how the entries of a node were moved;
               only for nodes computed from one product with a parameter (:mod:`.projections`)
+    links     where the entries of other nodes come from (:mod:`.axes`)
 
-Parameters, and tensors computed from parameters alone, have the number :data:`PARAMETER`.
+Parameters, and tensors computed from parameters alone, have the number :data:`PARAMETER`. A tensor that does
+not depend on the arguments of the network is a constant: also buffers, masks of pruned weights, tables.
 """
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -54,7 +57,22 @@ MOVES |= {
 MOVES |= {"contiguous", "flatten", "unflatten", "clone", "narrow", "select", "view_as", "reshape_as", "roll"}
 # same entries in the same places
 CASTS = {"to", "type", "type_as", "float", "double", "half", "bfloat16", "detach", "alias", "dropout"}
+ACTIVATIONS = {"relu", "gelu", "silu", "tanh", "sigmoid", "leaky_relu", "elu", "selu", "softplus", "mish"}
+ACTIVATIONS |= {"relu6", "hardtanh", "hardswish", "clamp", "dropout", "mul", "div"}
+COPIES = {"clone", "contiguous", "detach", "alias"}
+CONVOLUTIONS = {"conv1d", "conv2d", "conv3d"}
+# operations whose output has other entries than an argument of the same shape
+MIXES = CONVOLUTIONS | {"linear", "matmul", "mm", "bmm", "baddbmm", "addmm", "einsum", "sort", "cumsum"}
+MIXES |= {
+    "scaled_dot_product_attention",
+    "multi_head_attention_forward",
+    "softmax_attention",
+    "tied_attention",
+}
 JOINS = {"cat", "concat", "concatenate", "stack"}
+# tensors whose entries do not depend on the arguments
+FILLS = {f"{name}_like" for name in ("zeros", "ones", "full", "empty")}
+FILLS |= {f"new_{name}" for name in ("zeros", "ones", "full", "empty")}
 SAME_STREAM = CASTS | {
     "contiguous",
     "clone",
@@ -67,7 +85,7 @@ SAME_STREAM = CASTS | {
     "view_as",
 }
 PLAIN = {"iadd": "add", "radd": "add", "imul": "mul", "rmul": "mul", "multiply": "mul"}
-PLAIN |= {"itruediv": "div", "truediv": "div", "divide": "div"}
+PLAIN |= {"itruediv": "div", "truediv": "div", "divide": "div", "isub": "sub", "subtract": "sub"}
 IN_PLACE = {"__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__"}
 
 
@@ -99,6 +117,38 @@ def operation(function: Callable) -> Operation:
     )
 
 
+Trail = tuple[tuple[str, tuple[int, ...]], ...]
+"""Operations from one node to another, in order: for each its name, and which of the first node (0) and of
+the results before (1, 2, ...) are its arguments.
+"""
+
+
+class Follower:
+    """Finds the node at the end of a trail that begins at another node.
+
+    Attributes:
+        start: the node at which the trail begins.
+        end: the node at its end, once it is found.
+    """
+
+    def __init__(self, trail: Trail, start: int):
+        self.trail, self.start, self.index = trail, start, {start: 0}
+        self.end = None if trail else start
+
+    def step(self, flow: "Flow", node: int) -> bool:
+        """Takes the next node of the flow. Returns whether it is the end."""
+        if self.end is not None:
+            return False
+        name, arguments = self.trail[len(self.index) - 1]
+        known = tuple(self.index[parent] for parent in flow.parents[node] if parent in self.index)
+        if name != flow.names[node] or known != arguments:
+            return False
+        self.index[node] = len(self.index)
+        if len(self.index) > len(self.trail):
+            self.end = node
+        return self.end is not None
+
+
 @dataclass(slots=True)
 class Step:
     """One operation on the way from a projection (a product of tokens with a parameter) to queries or keys.
@@ -111,6 +161,11 @@ class Step:
         part: index of the output, if the function returns several tensors.
         factor: number by which the entries were multiplied.
         joined: nodes of the parts of a concatenation; empty for other operations.
+        terms: nodes of the terms of a sum, each with its factor; empty for other operations.
+        scales: numbers ``[out]`` by which the entries along the last axis were multiplied; None for other
+            operations.
+        written: index of the entries that were overwritten, and the node of their new values; None for other
+            operations.
         weight: matrix ``[out, in]`` of a projection; None for other operations.
         tokens: input of the projection, kept while the module that called it runs.
         shape: shape of the output.
@@ -123,9 +178,39 @@ class Step:
     part: int | None = None
     factor: float = 1.0
     joined: tuple[int, ...] = ()
+    terms: tuple[tuple[int, float], ...] = ()
+    scales: Tensor | None = None
+    written: tuple[Any, int] | None = None
     weight: Tensor | None = None
     tokens: Tensor | None = None
     shape: tuple[int, ...] = ()
+
+    @property
+    def is_origin(self) -> bool:
+        """Whether the entries are new sums of products, not moved entries of the parent."""
+        return bool(self.terms) or any(x is not None for x in (self.weight, self.scales, self.written))
+
+    @property
+    def parents(self) -> tuple[int, ...]:
+        """Nodes whose entries the operation took."""
+        written = () if self.written is None else (self.written[1],)
+        return self.joined or tuple(node for node, _ in self.terms) or (self.parent, *written)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An operation without a step that still tells where entries come from.
+
+    Attributes:
+        parent: node of a tensor of the same shape, whose entries were changed in their places.
+        rows: axes of the output that run over the rows of a matrix, in a product of tokens with a constant or
+            a convolution; empty for other operations.
+        shape: shape of the output.
+    """
+
+    parent: int
+    rows: tuple[int, ...]
+    shape: tuple[int, ...]
 
 
 class Flow:
@@ -140,9 +225,13 @@ class Flow:
         self.parents: list[tuple[int, ...]] = []
         self.root: list[int] = []
         self.taint: list[int] = []
-        self._given: list[bool] = []
+        self.names: list[str] = []
+        self.watcher: Callable[[int, Tensor], None] | None = None  # receives each new node of an operation
         self.steps: dict[int, Step] = {}
+        self.links: dict[int, Link] = {}
         self.factors: dict[int, float] = {}  # node -> number by which its parent was multiplied
+        self.widths: dict[int, int] = {}  # constant -> length of its last axis
+        self._variable: set[int] = set()  # nodes that depend on the arguments of the network
         self._references: list[weakref.ref] = []
         self._nodes: dict[int, tuple[weakref.ref, int]] = {}
 
@@ -164,12 +253,29 @@ class Flow:
             return self._register(tensor, PARAMETER)
         return self.add(tensor, ())
 
-    def is_given(self, node: int) -> bool:
-        """Whether a node was computed from an input of the network."""
-        return node >= 0 and self._given[node]
+    def set_arguments(self, tensors: Iterable[Tensor]) -> None:
+        """Declares the arguments of the network; whatever does not depend on them is constant."""
+        self._variable |= {self.node(tensor) for tensor in tensors} - {PARAMETER}
+
+    def is_constant(self, node: int) -> bool:
+        """Whether a node does not depend on the arguments of the network."""
+        return node not in self._variable
+
+    def projections_of(self, node: int) -> set[int]:
+        """Follows the steps of a node backwards to the products from which its entries come."""
+        found, visited, todo = set(), set(), [node]
+        while todo:
+            current = todo.pop()
+            step = self.steps.get(current)
+            if step is not None and current not in visited:
+                visited.add(current)
+                todo += step.parents
+                if step.weight is not None:
+                    found.add(current)
+        return found
 
     def add(
-        self, tensor: Tensor, parents: tuple[int, ...], root: int | None = None, *, given: bool = False
+        self, tensor: Tensor, parents: tuple[int, ...], root: int | None = None, *, constant: bool = False
     ) -> int:
         """Adds a node for a tensor and returns its number. After an in-place operation the new node replaces
         the old one.
@@ -178,16 +284,18 @@ class Flow:
             tensor: output of the operation.
             parents: nodes of the arguments.
             root: node with the same content. None: the new node is its own root.
-            given: whether the tensor is an input of the network.
+            constant: whether the entries do not depend on the parents.
         """
         number = len(self.parents)
-        self._given.append(given or any(self._given[parent] for parent in parents))
+        if not constant and not self._variable.isdisjoint(parents):
+            self._variable.add(number)
         self.parents.append(parents)
         self.root.append(number if root is None else self.root[root])
         taint = 0
         for parent in parents:
             taint |= self.taint[parent]
         self.taint.append(taint)
+        self.names.append("")
         self._register(tensor, number)
         self._references.append(self._nodes[id(tensor)][0])
         return number
@@ -217,6 +325,44 @@ class Flow:
                     visited.add(parent)
                     todo.append(parent)
         return False
+
+    def is_ancestor(self, ancestor: int, node: int) -> bool:
+        """Whether a node was computed from this very node, not from another one with the same content."""
+        visited, todo = set(), [node]
+        while todo:
+            for parent in self.parents[todo.pop()]:
+                if parent == ancestor:
+                    return True
+                if parent > ancestor and parent not in visited:
+                    visited.add(parent)
+                    todo.append(parent)
+        return False
+
+    def activation_after(self, node: int) -> str:
+        """Returns the name of an activation that was applied to a node alone; empty if there is none."""
+        later = range(node + 1, len(self.parents))
+        found = (self.names[i] for i in later if self.parents[i] == (node,) and self.names[i] in ACTIVATIONS)
+        return next(found, "")
+
+    def trail(self, start: int, end: int) -> Trail | None:
+        """Returns the operations from one node to another, without copies at the end; None if the second was
+        not computed from the first.
+        """
+        while end > start and self.names[end] in COPIES and len(self.parents[end]) == 1:
+            (end,) = self.parents[end]
+        between, todo = set(), [end]
+        while todo:
+            for parent in self.parents[todo.pop()]:
+                if parent > start and parent not in between:
+                    between.add(parent)
+                    todo.append(parent)
+        index, steps = {start: 0}, []
+        for node in sorted(between | {end}):
+            known = tuple(index[parent] for parent in self.parents[node] if parent in index)
+            if known and node != start:
+                index[node] = len(index)
+                steps.append((self.names[node], known))
+        return tuple(steps) if end in index else None
 
     def record(
         self,
@@ -257,34 +403,86 @@ class Flow:
         for part, tensor in enumerate(outputs):
             if not in_place and any(tensor is x for x in inputs):
                 continue  # contiguous() and to() return their argument if nothing has to change
-            node = self.add(tensor, parents, parents[0] if same else None)
+            node = self.add(tensor, parents, parents[0] if same else None, constant=op.name in FILLS)
+            self.names[node] = op.name
             if factor is not None:
                 self.factors[node] = factor
-            if self.with_steps and not in_place and args:
-                step = self._step(op.name, function, args, kwargs, nodes, inputs)
+            if self.with_steps and args:
+                shape = tuple(tensor.shape)
+                step = (
+                    self._step_in_place(op.name, args, kwargs, nodes, inputs, shape)
+                    if in_place
+                    else self._step(op.name, function, args, kwargs, nodes, inputs, shape)
+                )
                 if step is not None:
-                    step.part, step.shape = part if several else None, tuple(tensor.shape)
+                    step.part, step.shape = part if several else None, shape
                     self.steps[node] = step
+                elif (link := self._link(op.name, args, nodes, inputs, shape)) is not None:
+                    self.links[node] = link
+            if self.watcher is not None:
+                self.watcher(node, tensor)
+
+    def _link(
+        self, name: str, args: tuple, nodes: list[int], inputs: list[Tensor], shape: tuple[int, ...]
+    ) -> Link | None:
+        """Returns the link of an operation that has no step; None if the places of its entries are not
+        known.
+        """
+        rows = _rows(name, args, [self.is_constant(node) for node in nodes], inputs)
+        for node, x in zip(nodes, inputs):
+            # A product of the features of each head with a constant keeps heads and tokens in their places.
+            known = tuple(x.shape) == shape and (node in self.steps or node in self.links)
+            if known and (name not in MIXES or (name != "linear" and rows in ((-1,), (len(shape) - 1,)))):
+                return Link(node, (), shape)
+        return Link(nodes[0], rows, shape) if rows else None
+
+    def _step_in_place(
+        self,
+        name: str,
+        args: tuple,
+        kwargs: dict,
+        nodes: list[int],
+        inputs: list[Tensor],
+        shape: tuple[int, ...],
+    ) -> Step | None:
+        """Returns the step of an operation that changed its first argument; None for most of them."""
+        if name == "setitem" and len(inputs) == 2 and args[2] is inputs[1]:
+            self._keep_widths(nodes, inputs)
+            return Step(nodes[0], written=(args[1], nodes[1]))
+        return self._arithmetic(name, args, kwargs, nodes, inputs, shape)
 
     def _step(
-        self, name: str, function: Callable, args: tuple, kwargs: dict, nodes: list[int], inputs: list[Tensor]
+        self,
+        name: str,
+        function: Callable,
+        args: tuple,
+        kwargs: dict,
+        nodes: list[int],
+        inputs: list[Tensor],
+        shape: tuple[int, ...],
     ) -> Step | None:
-        """Returns the step of an operation; None if it is not a projection and does more than move, cast or
-        scale entries.
+        """Returns the step of an operation; None if it is no projection and no sum of projections, and does
+        more than move, cast or scale entries.
         """
         if name in JOINS:
             # An empty part, such as a key cache before the first token, contributes no entries.
             parts = [node for node, x in zip(nodes, inputs) if x.numel() or name == "stack"]
             if len(parts) == 1 and name != "stack":
                 return Step(parts[0])
-            if not parts or not all(node in self.steps for node in parts):
+            self._keep_widths(nodes, inputs)
+            followed = [node in self.steps for node in parts]
+            if not any(followed) or not all(
+                has_step or self.is_constant(node) for has_step, node in zip(followed, parts)
+            ):
                 return None
             rest = {key: value for key, value in kwargs.items() if key != "tensors"}
             return Step(parts[0], function, args[1:], rest, joined=tuple(parts))
+        if (step := self._arithmetic(name, args, kwargs, nodes, inputs, shape)) is not None:
+            return step
         # A step describes the first argument. In addmm(bias, x, weight) the tokens x come second.
         if not inputs or (args[0] is not inputs[0] and name != "addmm"):
             return None
-        projection = _projection(name, inputs, nodes)
+        projection = self._projection(name, inputs, nodes)
         if projection is not None:
             source, weight, tokens = projection
             return Step(source, weight=weight.detach(), tokens=tokens.detach())
@@ -294,22 +492,98 @@ class Flow:
             return Step(nodes[0], function, args[1:], kwargs)
         if name in CASTS:
             return Step(nodes[0])
-        factor = factor_of(name, args)
-        return None if factor is None else Step(nodes[0], factor=factor)
+        return None
+
+    def _arithmetic(
+        self,
+        name: str,
+        args: tuple,
+        kwargs: dict,
+        nodes: list[int],
+        inputs: list[Tensor],
+        shape: tuple[int, ...],
+    ) -> Step | None:
+        """Returns the step of a sum, or of a product with constant factors; None for any other operation.
+
+        A constant term is left out: the scores contain it as a term that is constant along one axis, or else
+        differ from those of the projections, which is checked.
+        """
+        factor = -1.0 if name == "neg" else factor_of(name, args)
+        if factor is not None:
+            return Step(nodes[0], factor=factor) if nodes[0] in self.steps else None
+        if name not in ("add", "sub", "mul", "div") or len(inputs) != 2:
+            return None
+        followed, others = [], []
+        any_variable = not all(map(self.is_constant, nodes))
+        for node, x in zip(nodes, inputs):
+            is_term = node in self.steps and not (any_variable and self.is_constant(node))
+            (followed if is_term else others).append((node, x))
+        if not followed or any(tuple(x.shape) != shape for _, x in followed):
+            return None
+        if name in ("add", "sub"):
+            second = (-1.0 if name == "sub" else 1.0) * float(kwargs.get("alpha", 1.0))
+            if not others:
+                return Step(nodes[0], terms=((nodes[0], 1.0), (nodes[1], second)))
+            if not self.is_constant(others[0][0]):
+                return None
+            return Step(followed[0][0], factor=1.0 if followed[0][0] == nodes[0] else second)
+        if not others or not self.is_constant(others[0][0]) or (name == "div" and others[0][0] == nodes[0]):
+            return None
+        node, scales = followed[0][0], others[0][1].detach()
+        scales = 1 / scales if name == "div" else scales
+        if scales.numel() == 1:
+            return Step(node, factor=float(scales)) if bool(scales) else None
+        return (
+            Step(node, scales=scales.flatten()) if scales.numel() == shape[-1] == scales.shape[-1] else None
+        )
+
+    def _keep_widths(self, nodes: list[int], inputs: list[Tensor]) -> None:
+        """Stores the lengths of the last axes of constants."""
+        self.widths |= {
+            node: x.shape[-1]
+            for node, x in zip(nodes, inputs)
+            if x.ndim and node not in self.steps and self.is_constant(node)
+        }
+
+    def _projection(
+        self, name: str, inputs: list[Tensor], nodes: list[int]
+    ) -> tuple[int, Tensor, Tensor] | None:
+        """Returns the node of the tokens, the matrix ``[out, in]`` and the tokens of a product of tokens with
+        a constant matrix, otherwise None.
+        """
+        place = {"linear": (0, 1), "matmul": (0, 1), "mm": (0, 1), "addmm": (1, 2)}.get(name)
+        if place is None or len(inputs) <= place[1]:
+            return None
+        node, tokens = nodes[place[0]], inputs[place[0]]
+        weight = inputs[place[1]]
+        if node < 0 or weight.ndim != 2 or not self.is_constant(nodes[place[1]]):
+            return None
+        if name != "linear":  # as in the Conv1D of transformers: bias + x @ weight
+            return node, weight.mT, tokens
+        return (node, weight, tokens) if tokens.is_floating_point() else None
 
 
-def _projection(name: str, inputs: list[Tensor], nodes: list[int]) -> tuple[int, Tensor, Tensor] | None:
-    """Returns the node of the tokens, the matrix ``[out, in]`` and the tokens of a product of tokens with a
-    parameter, otherwise None.
+def _rows(name: str, args: tuple, constant: list[bool], inputs: list[Tensor]) -> tuple[int, ...]:
+    """Returns the axes of the output that run over the rows of a constant matrix; empty for operations that
+    are no product with one.
     """
-    if name == "linear" and nodes[1] == PARAMETER and inputs[0].is_floating_point():
-        return nodes[0], inputs[1], inputs[0]
-    # bias + x @ weight, as in the Conv1D of transformers
-    if name == "addmm" and len(inputs) == 3 and nodes[2] == PARAMETER:
-        return nodes[1], inputs[2].mT, inputs[1]
-    if name == "matmul" and len(inputs) == 2 and nodes[1] == PARAMETER and inputs[1].ndim == 2:
-        return nodes[0], inputs[1].mT, inputs[0]
-    return None
+    if len(inputs) < 2 or constant[0] == constant[1]:
+        return ()
+    if name in CONVOLUTIONS:
+        return (1 - inputs[1].ndim,) if constant[1] else ()
+    if name == "matmul" and min(inputs[0].ndim, inputs[1].ndim) > 1:
+        matrix, tokens = inputs if constant[0] else inputs[::-1]
+        # matrices of several heads, each of which multiplies all tokens
+        heads = [axis for axis in range(-matrix.ndim, -2) if matrix.shape[axis] > 1]
+        heads = [axis for axis in heads if tokens.ndim < -axis or tokens.shape[axis] == 1]
+        return (*heads, -2 if constant[0] else -1)
+    if name != "einsum" or not isinstance(args[0], str) or "." in args[0] or "->" not in args[0]:
+        return ()
+    terms, _, output = args[0].replace(" ", "").partition("->")
+    names = terms.split(",")
+    own, other = (names[0], names[1:]) if constant[0] else (names[-1], names[:-1])
+    rows = [axis for axis, letter in enumerate(output) if letter in own and letter not in "".join(other)]
+    return tuple(rows) if len(names) == 2 else ()
 
 
 def factor_of(name: str, args: tuple) -> float | None:

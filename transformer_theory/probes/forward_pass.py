@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..core.metric import ActivationKind, Activations
 from .attention_calls import CALLS, AttentionCall, declared_bilinear, operands_of
+from .axes import DIVIDED, LOW_RANK, Axes, doubt
 from .emission import Call, Emitter, arranged, as_stream, joined
 from .evaluation import logits_of
 from .explicit import FOLLOWED, NOWHERE, ExplicitCall, Softmaxes
@@ -31,9 +32,9 @@ from .layers import Attention, Block, Frame, Layers
 from .modules import LISTS, Blocks, first_tensor, named
 from .padding import zeros_at_padding
 from .places import Codes, Places
-from .projections import Operand, Projections
+from .projections import Arrangement, Operand, Projection, Projections
 from .readout import NOT_FOLLOWED, Readout, tokens_read
-from .redirect import aside, eager
+from .redirect import aside, eager, in_this_thread
 from .registry import RegistryCall, observed_registry
 from .streams import Around, Streams
 from .token_masks import AttentionMask, TokenMasks, given, mask_of
@@ -58,7 +59,8 @@ class ForwardPass(TorchFunctionMode):
         kinds: kinds of activations to emit. Without "attention", attention only locates the blocks, and no
             weights are computed.
         cache: cache of :class:`.Projections`, shared by all passes.
-        on_fault: function that receives an error of the probe itself.
+        on_fault: function that receives an error of the probe itself, and the number and name of the layer
+            if it concerns one layer alone.
         targets: targets of the outputs, ``[batch, ...]``.
         special_ids, grid: see :func:`.probe`.
     """
@@ -73,7 +75,7 @@ class ForwardPass(TorchFunctionMode):
         *,
         kinds: Collection[ActivationKind] = ("attention", "features"),
         cache: dict | None = None,
-        on_fault: Callable[[Exception], None],
+        on_fault: Callable[..., None],
         targets: Tensor | None = None,
         special_ids: Collection[int] | None = None,
         grid: tuple[int, int] | None = None,
@@ -89,11 +91,14 @@ class ForwardPass(TorchFunctionMode):
         self.places, self.readout = Places(self.flow), Readout(self.flow)
         self.emitter = Emitter(emit, labels, max_samples, targets=targets)
         self.special_ids, self.declared_grid = special_ids, grid
-        # the last attention among the tokens: its stream, its block, and the node of its output
-        self.last: tuple[Around, Block, int] | None = None
+        # attentions among the tokens by number: block, node of the output, numbers of sequences and tokens
+        self.mixing: dict[int, tuple[Around, Block, int, tuple[int, int]]] = {}
         self.streams = Streams(self.flow)
         self.projections = Projections(self.flow, {} if cache is None else cache)
-        self.softmaxes = Softmaxes(self.flow.known, with_weights=self.attention)
+        self.axes = Axes(self.flow, self.projections.cache)
+        # layer and module of each attention that is not measured, and the reason
+        self.refused: dict[tuple[int, str], str] = {}
+        self.softmaxes = Softmaxes(self.flow.known, self.flow.descends, with_weights=self.attention)
         self.modules = {module: name for name, module in named(model)}
         self.blocks = Blocks(self.modules)
         self.members = {
@@ -105,6 +110,7 @@ class ForwardPass(TorchFunctionMode):
         options = {"features": self.features, "attention": self.attention}
         parts = self.flow, self.streams, self.places, self.blocks, self.emitter
         self.layers = Layers(*parts, self._matching, **options)
+        self.layers.on_fault = on_fault
         self.masks: list[AttentionMask] = []
         self.stack: list[Frame] = []
         self.ran: set[str] = set()
@@ -115,17 +121,19 @@ class ForwardPass(TorchFunctionMode):
     def run(self, original: Callable, args: tuple, kwargs: dict) -> Any:
         """Calls the original method of the model, observes it, and returns its output."""
         handles = []
+        enter, leave = in_this_thread(self._enter), in_this_thread(self._leave)
         try:
             for module in self.modules:
                 if module is not self.model and _needs_hooks(module):
-                    handles.append(module.register_forward_pre_hook(self._enter, with_kwargs=True))
-                    handles.append(module.register_forward_hook(self._leave, with_kwargs=True))
+                    handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+                    handles.append(module.register_forward_hook(leave, with_kwargs=True))
             with (
                 zeros_at_padding(self.modules, args, kwargs),
                 eager(),
                 observed_registry(self._around_registry),
                 self,
             ):
+                self.flow.set_arguments(tensors_in(args, kwargs))
                 for x in tensors_in(args, kwargs):
                     self.places.given(x)
                 self._enter(self.model, args, kwargs)
@@ -227,9 +235,12 @@ class ForwardPass(TorchFunctionMode):
             if name == "add" and any(x in self.softmaxes.scores for x in inputs):
                 name = ""  # a mask or a bias is added to scores: not a residual addition
             with aside():
+                self.softmaxes.since = self.stack[-1].source
                 call = self.softmaxes.record(func, args, kwargs, output)
                 if call is not None:
                     self._record_explicit(call, output)
+                if self.softmaxes.low_rank:
+                    self.softmaxes.low_rank, self.stack[-1].refusal = False, LOW_RANK
         if name == "add" and self.features and self.streams.all:
             with aside():
                 self.streams.added(inputs[0] if in_place else output, inputs, nodes, old_stream)
@@ -305,7 +316,7 @@ class ForwardPass(TorchFunctionMode):
 
     def _record_attention(
         self,
-        call: Call,
+        given_call: Call,
         operands: tuple[Operand, Operand],
         output: Tensor,
         shape: tuple[int, int],
@@ -315,41 +326,66 @@ class ForwardPass(TorchFunctionMode):
         """Adds an attention to the innermost module and its block.
 
         Args:
-            call: the attention.
+            given_call: the attention, with the leading axes of the model.
             operands: nodes of queries and keys.
             output: output of the attention.
             shape: numbers of queries and keys.
             own: whether queries and keys are those of the same tokens; None if the operands tell.
         """
         frame = self.stack[-1]
-        block = frame.block = self.layers.attended(frame, self.stack)
         known = self.flow.known(output)
+        block = frame.block = self.layers.attended(frame, self.stack, known)
         node = self.flow.add(output, ()) if known is None else known
         around = self.streams.attended(node)
         self.layers.add(block, around)
         self.places.attended = True
-        projection = None
-        # If the module declares W and the leading axes are batch and heads, the projections need not be
-        # searched for.
-        declares = isinstance(call, AttentionCall) and callable(getattr(frame.module, "bilinear", None))
-        if not declares:
-            result = self.projections.find(*operands) if self.attention else ""
-            # a string is the reason why there is none
-            projection = None if isinstance(result, str) else result
-            if projection is not None:
-                own = projection.own
-                call = arranged(call, projection.arrangement)
-                frame.time_first |= projection.arrangement.time_first
-            if isinstance(call, ExplicitCall) and (projection is None or call.softmax.ndim != 4):
+        projection: Projection | str | None = None
+        call: Call | None = given_call
+        try:
+            if self.attention:
+                call, projection = self._arranged(given_call, operands, frame, block)
+            elif isinstance(call, ExplicitCall):
                 call = call.heads_of(self._batch(call.softmax.shape[-2]))
+        except Exception as error:
+            call = None
+            self.on_fault(error, block.layer, frame.name)
+        own = projection.own if isinstance(projection, Projection) else own
         key = None if operands[1].node is None else self.flow.root[operands[1].node]
         frame.attentions.append(Attention(call, projection, key, *shape, own))
         if own is not False and shape[0] == shape[1] > 1:
-            self.readout.attended(around.number)
-            self.last = around, block, node
+            self.readout.attended(around.number, node)
+            sequences = call.query.shape[0] if call.query.ndim == 4 else 1
+            self.mixing[around.number] = around, block, node, (sequences, shape[0])
         if isinstance(frame.module, nn.MultiheadAttention) and not frame.module.batch_first:
             frame.time_first = True
         block.time_first |= frame.time_first
+
+    def _arranged(
+        self, call: Call, operands: tuple[Operand, Operand], frame: Frame, block: Block
+    ) -> tuple[Call | None, Projection | str | None]:
+        """Returns a call with the leading axes batch and heads, None if it is refused, and the projections of
+        its queries and keys.
+        """
+        # If the module declares W and the leading axes are batch and heads, the projections need not be
+        # searched for.
+        if isinstance(call, AttentionCall) and callable(getattr(frame.module, "bilinear", None)):
+            return call, None
+        projection = None if operands is NOWHERE else self.projections.find(*operands)
+        if isinstance(projection, Projection) and self.axes.are_divided(*operands):
+            projection = DIVIDED
+        axes = projection.arrangement if isinstance(projection, Projection) else self.axes.find(*operands)
+        if isinstance(axes, Arrangement):
+            call = arranged(call, axes)
+            frame.time_first |= axes.time_first
+        elif isinstance(call, ExplicitCall) and not axes:
+            batch = self._batch(call.softmax.shape[-2])
+            axes = doubt(call.softmax.shape, call.query.shape[-1], frame.tokens, batch)
+        if isinstance(axes, str) and axes:
+            self.refused[block.layer, frame.name] = axes
+            return None, projection
+        if isinstance(call, ExplicitCall) and (isinstance(axes, str) or call.softmax.ndim != 4):
+            call = call.heads_of(self._batch(call.softmax.shape[-2]))
+        return call, projection
 
     def _batch(self, seq: int) -> int:
         """Returns the number of sequences in the input of the innermost module, and sets ``time_first`` if it
@@ -369,16 +405,16 @@ class ForwardPass(TorchFunctionMode):
 
     def _enter(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         tokens = first_tensor(args, kwargs)
-        name, node = self.modules[module], None
+        name = self.modules[module]
+        source = -1 if tokens is None else self.flow.node(tokens)
         if tokens is not None:
-            node = self.flow.known(tokens)
             # Models often change the stream in place, x += ..., so the input of each member of a list is
             # copied.
             with torch.no_grad(), torch._C.DisableTorchFunction():
                 tokens = (
                     tokens.detach().clone() if self.features and name in self.members else tokens.detach()
                 )
-        self.stack.append(Frame(name, module, tokens, -1 if node is None else node))
+        self.stack.append(Frame(name, module, tokens, source=source))
         self.ran.add(name)
 
     def _leave(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
@@ -411,25 +447,13 @@ class ForwardPass(TorchFunctionMode):
         if frame.projections and self.stack:
             # If the module returns a projection (as a wrapper of a linear layer does), the module that called
             # it may need the input.
-            returned = {
-                self._projection_of(node)
-                for x in tensors_in(output)
-                if (node := self.flow.known(x)) is not None
-            }
+            known = (self.flow.known(x) for x in tensors_in(output))
+            returned = {one for node in known if node is not None for one in self.flow.projections_of(node)}
             for node in frame.projections:
                 if node in returned:
                     self.stack[-1].projections.append(node)
                 else:
                     self.flow.steps[node].tokens = None
-
-    def _projection_of(self, node: int) -> int:
-        """Follows the steps of a node backwards to the node of its projection, or as far as steps
-        are known.
-        """
-        steps = self.flow.steps
-        while node in steps and steps[node].weight is None:
-            node = steps[node].parent
-        return node
 
     # emission
 
@@ -444,11 +468,15 @@ class ForwardPass(TorchFunctionMode):
         self.attending.append(frame.name)
         matches = self._matching(frame.name, block.name)
         self.matches += matches
+        if frame.refusal:
+            if self.attention:
+                self.refused[block.layer, frame.name] = frame.refusal
+            return
         sequences = block.name.rpartition(".")[0]
         tokens, output = (as_stream(x, time_first=frame.time_first) for x in (frame.tokens, output))
         declared = declared_bilinear(frame.module) if matches and self.attention else None
-        for attentions in _pieces(frame.attentions):
-            call = joined([attention.call for attention in attentions])
+        for attentions in _pieces([one for one in frame.attentions if one.call is not None]):
+            call = joined([one.call for one in attentions if one.call is not None])
             own = attentions[0].own
             self.masks.append(mask_of(call, sequences, frame.module, own=own, some=self.emitter.some))
             first_head, block.heads = block.heads, block.heads + call.query.shape[1]
@@ -462,7 +490,13 @@ class ForwardPass(TorchFunctionMode):
                     "own": own,
                     "codes_of": partial(self._codes, frame, block),
                 }
-                self.emitter.attention(call, attentions[0].projection, declared, tokens, output, **place)
+                # The matrices of a MultiheadAttention give its scores only if nothing is added to them.
+                is_whole = callable(getattr(frame.module, "bilinear", None)) or not call.biased
+                W = declared if is_whole else None
+                try:
+                    self.emitter.attention(call, attentions[0].projection, W, tokens, output, **place)
+                except Exception as error:
+                    self.on_fault(error, block.layer, frame.name)
 
     def _end(self, args: tuple, kwargs: dict, output: Any) -> None:
         """Passes what was recorded to the metrics, then the outputs of the network."""
@@ -482,30 +516,29 @@ class ForwardPass(TorchFunctionMode):
 
     def _codes(self, frame: Frame, block: Block) -> Codes | None:
         """Returns the places of the tokens of a module or, if they are not known, of its block."""
-        own = self.places.of(frame.node, time_first=frame.time_first)
+        own = self.places.of(frame.source, time_first=frame.time_first)
         return self.layers.codes(block) if own is None else own
 
     def _find_read(self, masks: TokenMasks, output: Any) -> None:
-        """Finds the tokens from which the outputs are computed."""
-        if self.last is None or not any(n for _, n, _ in masks.tokens):
-            return
-        around, block, attention = self.last
-        stream = around.after_node if around.after_node >= 0 else attention
-        try:
-            sizes, reason = self.readout.read(stream, output)
-        except Exception as error:  # such as weights that are stored elsewhere after they have been used
-            sizes, reason = None, f"{NOT_FOLLOWED} ({type(error).__name__})"
-        if sizes is None:
-            masks.reading = reason
-            return
-        if stream == attention and sizes.ndim == 3:  # [batch, heads, seq]
-            sizes = sizes.amax(1)
-        elif block.time_first and sizes.ndim == 2:
-            sizes = sizes.T
-        read = tokens_read(self.emitter.some(sizes.flatten(1)))
-        frame = block.name.rpartition(".")[0], *read.shape
-        if frame in masks.tokens:
-            masks.set_read(frame, read)
+        """Finds the tokens from which the outputs are computed, in each stack of blocks that ends with an
+        attention from which no other one was computed.
+        """
+        for number, (around, block, attention, shape) in self.mixing.items():
+            if not self.readout.last >> number & 1 or not any(n for _, n, _ in masks.tokens):
+                continue
+            stream = around.after_node if around.after_node >= 0 else attention
+            try:
+                sizes, reason = self.readout.read(number, stream, output, shape, time_first=block.time_first)
+            except Exception as error:  # such as weights that are stored elsewhere after they have been used
+                sizes, reason = None, f"{NOT_FOLLOWED} ({type(error).__name__})"
+            sequences = block.name.rpartition(".")[0]
+            if sizes is None:
+                masks.set_unread(sequences, reason)
+                continue
+            read = tokens_read(self.emitter.some(sizes))
+            frame = sequences, *read.shape
+            if frame in masks.tokens:
+                masks.set_read(frame, read)
 
 
 def _needs_hooks(module: nn.Module) -> bool:

@@ -4,7 +4,9 @@ Blocks are identified by name, because a block need not be a module that runs: i
 ``ModuleList([attention, mlp])`` whose members the network calls. An attention module usually lies inside
 several nested lists. Its block is the member of the innermost list in which *every* member contains a module
 of the same type: ``encoder.layer.3`` for ``encoder.layer.3.attention.self``, ``layers.0.blocks.1`` in a Swin,
-and ``block.0`` in a T5, whose inner list ``layer`` also has an MLP without attention.
+and ``block.0`` in a T5, whose inner list ``layer`` also has an MLP without attention. Names do not tell
+whether the members of a list are blocks in a row or parallel branches of one block; :mod:`.layers` learns it
+from the flow of tensors.
 """
 
 from collections.abc import Iterator
@@ -56,6 +58,7 @@ class Blocks:
         self._names: dict[str, str] = {}  # attention module -> block
         self._rounds: dict[str, _Round] = {}  # list -> its current round
         self._unseen: list[tuple[int, str, str]] = []
+        self._branches: set[str] = set()  # lists whose members are parallel branches of one block
 
     def name_of(self, name: str) -> str:
         """Returns the name of the block of the attention module ``name``; the module itself if no list
@@ -72,19 +75,44 @@ class Blocks:
         levels: list[tuple[str, int, bool]] = []
         parts = name.split(".") if name else []
         for i in range(1, len(parts) + 1):
+            if ".".join(parts[: i - 1]) in self._branches:
+                continue
             contain_kind = [
                 self._contains(member, kind) for member in self._members(".".join(parts[: i - 1]))
             ]
             if contain_kind:
                 levels.append((".".join(parts[:i]), sum(contain_kind), all(contain_kind)))
         if not levels:
-            return name
+            inside = [parent for parent in self._branches if name.startswith(f"{parent}.")]
+            return min(inside, key=len, default=name)
         if complete_levels := [member for member, count, complete in levels if complete and count > 1]:
             return complete_levels[-1]
         # No list is complete: use the list with the most such members (every second member may be an MLP). If
         # no list has two, prefer the outermost list of a single member.
         member, count, _ = max(levels, key=lambda level: level[1])
         return member if count > 1 else next((level[0] for level in levels if level[2]), levels[0][0])
+
+    def may_join(self, first: str, second: str) -> bool:
+        """Whether two blocks are different members of one list, of which only the first has been numbered."""
+        parent = first.rpartition(".")[0]
+        current = self._rounds.get(parent)
+        return (
+            first != second
+            and parent == second.rpartition(".")[0]
+            and current is not None
+            and list(current.layers) == [first]
+        )
+
+    def join(self, block: str) -> None:
+        """Makes the members of the list of a block parallel branches of the block around the list, and takes
+        the number of the block back.
+        """
+        parent = block.rpartition(".")[0]
+        self._branches.add(parent)
+        self.count = self._rounds.pop(parent).base
+        self._names = {
+            name: owner for name, owner in self._names.items() if not name.startswith(f"{parent}.")
+        }
 
     def number(self, block: str) -> int:
         """Returns the layer number of a block whose first attention runs."""
@@ -230,6 +258,22 @@ def is_shared(module: nn.Module) -> bool:
             return True
         layer = wrapped(layer)
     return False
+
+
+def check_stored(model: nn.Module, name: str) -> None:
+    """Checks that the parameters of a model have values. A hook of ``accelerate`` may load them when they are
+    needed.
+
+    Raises:
+        ValueError: a parameter is on the meta device.
+    """
+    if any(parameter.is_meta for parameter in model.parameters()) and not any(
+        hasattr(module, "_hf_hook") for module in model.modules()
+    ):
+        raise ValueError(
+            f"{name} must have weights, got parameters on the meta device, which have no values; load it, "
+            "or call model.to_empty(device='cpu') and load_state_dict"
+        )
 
 
 def first_tensor(args: tuple, kwargs: dict) -> Tensor | None:

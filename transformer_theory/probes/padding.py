@@ -2,7 +2,7 @@
 as its fused kernel.
 
 In evaluation mode and under further conditions, the encoder packs padded sequences into nested tensors and
-unpacks them before its last norm, which sets the padding to zero. A probe disables this path
+unpacks them before its last norm, which sets the padding to zero. An observed pass does not take this path
 (:func:`.eager`); the outputs at the padding would then not be zero. The conditions below are copied from
 torch's ``TransformerEncoder.forward``.
 """
@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from .redirect import in_this_thread
 
 LEFT_ALIGNED = torch._nested_tensor_from_mask_left_aligned  # pyright: ignore[reportPrivateImportUsage]
 ENCODER = inspect.signature(nn.TransformerEncoder.forward)
@@ -56,8 +58,8 @@ def _register(encoder: nn.TransformerEncoder, mask: Tensor | None) -> list[Any]:
         return None if mask is None else output.masked_fill(mask[..., None], 0.0)
 
     return [
-        encoder.register_forward_pre_hook(begin, with_kwargs=True),
-        encoder.layers[-1].register_forward_hook(set_zero),
+        encoder.register_forward_pre_hook(in_this_thread(begin), with_kwargs=True),
+        encoder.layers[-1].register_forward_hook(in_this_thread(set_zero)),
     ]
 
 

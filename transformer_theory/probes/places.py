@@ -71,7 +71,7 @@ class Places:
 
     def given(self, tensor: Tensor) -> None:
         """Records an input of the network; an image ``[batch, channels, height, width]`` has codes."""
-        node = self.flow.add(tensor, (), given=True)
+        node = self.flow.node(tensor)
         if tensor.ndim == 4 and tensor.is_floating_point():
             height, width = tensor.shape[-2:]
             self.codes[node] = Codes(_counted((height, width), tensor), width=width)
@@ -90,7 +90,7 @@ class Places:
         codes = self.codes
         if name in JOINS:
             found = self._joined(args, kwargs, nodes, inputs, output)
-        elif name in SPATIAL and self.flow.is_given(nodes[0]):
+        elif name in SPATIAL and not self.flow.is_constant(nodes[0]):
             found = _picture(codes.get(nodes[0]), output, cuts=name == "conv2d")
         elif not any(node in codes for node in nodes):
             return
@@ -119,7 +119,7 @@ class Places:
         if output.ndim != 3:
             return None
         known = [self.codes.get(node) for node in nodes]
-        given = [self.flow.is_given(node) for node in nodes]
+        given = [not self.flow.is_constant(node) for node in nodes]
         if not any(known) and (all(given) or not any(given)):
             return None
         # The codes of a single part without codes are its indices.

@@ -14,13 +14,16 @@ from torch import Tensor, distributed, nn
 
 from ..core.measurement import Measurement
 from ..core.metric import ActivationKind, Activations, Metric
-from ..core.result import Result, json_line, provenance
+from ..core.result import Result, provenance
 from ..core.statistics import BAND_DRAWS
 from ..core.table import Table
-from ..core.validation import as_tensor, integers
+from ..core.validation import as_labels, as_tensor, integers
 from .forward_pass import ForwardPass, NoAttention
-from .modules import first_tensor, is_shared, original_of
+from .modules import check_stored, first_tensor, is_shared, original_of
 from .redirect import Redirect, inside_vmap
+from .stored_state import State, arrays_of, check_file, restore_metrics, rows_of, tensors_of, text_of
+
+COUNTS = ("_passes", "_measured", "_last", "_labelled", "_bilinear")  # attributes in the state of a probe
 
 
 def probe(
@@ -46,7 +49,7 @@ def probe(
     member keeps its number, and a row of the result reports it.
 
     An error in a metric or in the probe itself becomes a row without value whose ``reason`` is the error; the
-    model never sees it.
+    model never sees it. An error of one layer costs the rows of that layer, where possible.
 
     Args:
         model: any module, compiled or not. The ``with`` block must call the model itself, not a copy.
@@ -95,9 +98,11 @@ class Probe:
     model's ``method``.
 
     Attributes:
-        labels: class of each sequence of the *next* forward pass, a tensor or array ``[batch]``. Set it
-            before each pass. None: the argument ``labels=`` of the model is used if it is one integer per
-            sequence, as in ``transformers``.
+        labels: class of each sequence of the *next* forward pass, ``[batch]``: integers, booleans (two
+            classes) or words, as a tensor, array or list. A negative integer, such as -100, means that the
+            sequence has no label: what needs labels leaves it out. Set it before each pass. None: the
+            argument ``labels=`` of the model is used if it is one integer per sequence, as in
+            ``transformers``.
         targets: targets of the outputs of the *next* forward pass, ``[batch, ...]``, for metrics of the
             outputs.
         rows: all rows so far; with a file, the rows of the last measurement.
@@ -148,7 +153,8 @@ class Probe:
         )
         self.shared = is_shared(model)
         self.name = type(original_of(model)).__name__ if name is None else name
-        self.labels: Int[Tensor, " batch"] | np.ndarray | None = None
+        self.labels: Int[Tensor, " batch"] | np.ndarray | Sequence | None = None
+        self._words: dict[str, int] = {}  # numbers of labels that are words
         self.targets: Tensor | np.ndarray | None = None
         self._targets: Tensor | None = None
         self.step: int | None = None
@@ -159,39 +165,95 @@ class Probe:
         self._last = 0  # step of the last measurement
         self._accumulating = self._running = False
         self._labelled = self._bilinear = False  # whether any pass had labels, and any attention a W
+        self._without_bilinear: dict[str, None] = {}  # reasons why attentions have no W
         self._with_rows: set[int] = set()  # indices of the metrics that have returned a row
         self._method = method
         self.file = None if file is None else Path(file)
         # Position in the file at which the rows of this probe begin; rows of earlier runs come before it.
         self._start = self.file.stat().st_size if self.file is not None and self.file.exists() else 0
+        # Position at which they end; what follows is of a training that ended after its last checkpoint.
+        self._end: int | None = None
         self._cache: dict = {}  # arrangements of heads, which are the same in every pass
-        # errors of metrics in this measurement, by index of the metric
-        self._failed: dict[int, Exception] = {}
+        # metrics that failed in this measurement: index of the metric, and layer; None: at all layers
+        self._failed: set[tuple[int, int | None]] = set()
         # rows about the pass itself; a dictionary keeps the order and removes duplicates
         self._notes: dict[Measurement, None] = {}
         self._arrays: dict[int, dict[str, np.ndarray]] = {}
-        self._restore: Callable[[], None] | None = None
+        # the open redirect; in a copy of an open probe, which is not open, the copied method of the model
+        self._redirect: Redirect | Callable | None = None
 
     def __enter__(self) -> "Probe":
-        # Replace the method on the instance: hooks do not run on a model that has been compiled.
-        compiled = self._method == "forward" and self.model._compiled_call_impl is not None
-        slot = "_compiled_call_impl" if compiled else self._method
-        before, original = self.model.__dict__.get(slot), getattr(self.model, slot)
-        self.model.__dict__[slot] = Redirect(self.model, self._method, self._call, original, before)
+        """Opens the probe.
 
-        def restore() -> None:
-            if before is None:
-                del self.model.__dict__[slot]
-            else:
-                self.model.__dict__[slot] = before
-
-        self._restore = restore
+        Raises:
+            ValueError: the probe is open already, or another thread is measuring the model.
+        """
+        if isinstance(self._redirect, Redirect):
+            raise ValueError(
+                "the probe is open already; leave its with block before it is entered again, or create "
+                "another probe"
+            )
+        self._redirect = Redirect(self.model, self._method, self._call)
         return self
 
     def __exit__(self, *_) -> None:
-        if self._restore is not None:
-            self._restore()
-            self._restore = None
+        """Closes the probe, before or after other probes of the model; does nothing if it is not open."""
+        if isinstance(self._redirect, Redirect):
+            self._redirect.close()
+        self._redirect = None
+
+    def state_dict(self) -> State:
+        """Returns the state for a checkpoint, texts and tensors by name: the rows, the arrays, the number of
+        passes, and what metrics keep from one measurement to the next. With a file, the rows stay in it, and
+        the state has their place.
+
+        Raises:
+            ValueError: a measurement is not complete, inside :meth:`accumulate`.
+        """
+        if self._accumulating:
+            raise ValueError("state_dict() must be called outside accumulate(), after its measurement")
+        file = None
+        if self.file is not None:
+            size = self.file.stat().st_size if self.file.exists() else 0
+            file = [self._start, size if self._end is None else self._end]
+        counts = {name: getattr(self, name) for name in COUNTS}
+        metrics = [type(metric).__name__ for metric in self.metrics]
+        about = {"name": self.name, "counts": counts, "metrics": metrics, "file": file}
+        about["with_rows"] = sorted(self._with_rows)
+        rows = text_of(self.rows) if self.file is None else ""
+        return {"probe": json.dumps(about), "rows": rows, **tensors_of(self._arrays, self.metrics)}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continues from a :meth:`state_dict`, in place of all that this probe has measured. Rows that were
+        added to the file after the state was taken are removed when the next ones are written, because the
+        resumed training measures those steps again.
+
+        Raises:
+            ValueError: the state belongs to other metrics or to another kind of storage, the file does not
+                hold its rows or holds those of another run after them, or a measurement is not complete.
+        """
+        if self._accumulating:
+            raise ValueError("load_state_dict() must be called outside accumulate()")
+        about = json.loads(state["probe"])
+        names = [type(metric).__name__ for metric in self.metrics]
+        if about["metrics"] != names:
+            raise ValueError(
+                f"the state belongs to the metrics {', '.join(about['metrics'])}, got {', '.join(names)}; "
+                "pass the same metrics"
+            )
+        if (about["file"] is None) != (self.file is None):
+            kept, now = ("memory", "a file") if about["file"] is None else ("a file", "memory")
+            raise ValueError(
+                f"the state belongs to a probe with its rows in {kept}, got one with its rows in {now}; use "
+                "the same argument file"
+            )
+        if self.file is not None:
+            check_file(self.file, about["file"][1], about["counts"]["_last"])
+            self._start, self._end = about["file"]
+        restore_metrics(self.metrics, state)
+        vars(self).update(about["counts"])
+        self.rows, self._arrays = rows_of(state["rows"]), arrays_of(state)
+        self._with_rows = set(about["with_rows"])
 
     @contextlib.contextmanager
     def accumulate(self, step: int | None = None) -> Iterator[None]:
@@ -259,9 +321,9 @@ class Probe:
         """Returns the rows of all measurements. With a file, they are read from it."""
         if self.file is None:
             return self.rows
-        with self.file.open(encoding="utf-8") as file:
+        with self.file.open("rb") as file:
             file.seek(self._start)
-            return [Measurement.from_json(json.loads(line)) for line in file]
+            return rows_of(file.read(-1 if self._end is None else self._end - self._start).decode())
 
     def unmeasured(self) -> Iterator[Measurement]:
         """Yields a row for each metric that measured nothing: the quantity is the metric's class, the reason
@@ -272,10 +334,10 @@ class Probe:
                 continue
             reasons = []
             if "attention" in metric.kinds and not self._bilinear:
+                why = "; ".join(self._without_bilinear) or "no attention matched"
                 reasons.append(
-                    "no attention module has bilinear(), returning W [heads, dim, dim] with score(key x, "
-                    "query z) = x^T W z, or projections that give its scores (rotary or relative positions "
-                    "do not)"
+                    f"no attention module has W: {why}; if you know it, define bilinear(), returning W "
+                    "[heads, dim, dim] with score(key x, query z) = x^T W z"
                 )
             if not self._labelled:
                 reasons.append("labels were not set before a forward pass")
@@ -300,17 +362,25 @@ class Probe:
         self.labels = self.targets = self.step = None
         if not self._accumulating and index % self.every:
             return original(*args, **kwargs)
-        labels = None if labels is None else as_tensor("labels", labels)
         self._targets = None if targets is None else as_tensor("targets", targets)
+        check_stored(self.model, self.name)
         inputs = first_tensor(args, kwargs)
         if labels is None and inputs is not None and _per_sequence(kwargs.get("labels"), len(inputs)):
             labels = kwargs["labels"]
+        labels = None if labels is None else as_labels("labels", labels, words=self._words)
+        if self._words and self.shared:
+            raise ValueError(
+                "labels must be integers if several processes train, which would number words differently, "
+                f"got words such as {next(iter(self._words))!r}; number them"
+            )
         # [batch, seq] or [seq, batch]
         if labels is not None and inputs is not None and len(labels) not in inputs.shape[:2]:
             raise ValueError(
                 f"labels must have one entry per sequence, {len(inputs)}, got {len(labels)}; set p.labels "
                 "before each pass"
             )
+        if labels is not None and not bool((labels >= 0).any()):
+            labels = None
         if not self._accumulating:
             self._begin()
         step = index if step is None else step
@@ -343,6 +413,7 @@ class Probe:
         finally:
             self._running = False
         self._bilinear |= forward.emitter.has_bilinear
+        self._without_bilinear |= forward.emitter.without_bilinear
         try:
             forward.check(self.name)
         except NoAttention as error:
@@ -357,6 +428,10 @@ class Probe:
                 f"attention not recognised in {name}, although it was recognised in {other}",
                 layer=layer,
             )
+        for (layer, name), reason in forward.refused.items():
+            self._note("attention", f"{name} is not measured: {reason}", layer=layer)
+        for layer, reason in forward.layers.notes:
+            self._note("residual stream", reason, layer=layer)
         for layer, name in forward.layers.without_stream:
             reason = (
                 f"no residual addition found in {name}; its features are its input and output, without the "
@@ -365,9 +440,12 @@ class Probe:
             self._note("residual stream", reason, layer=layer)
         return output
 
-    def _fault(self, error: Exception) -> None:
-        """Reports an error of the probe itself, after which the rest of the pass runs unobserved."""
-        self._note("forward pass", f"not observed to its end: {type(error).__name__}: {error}")
+    def _fault(self, error: Exception, layer: int | None = None, name: str = "") -> None:
+        """Reports an error of the probe itself. Without a layer, the rest of the pass runs unobserved;
+        otherwise the error concerns this layer alone.
+        """
+        what = "not observed to its end" if layer is None else f"{name} is not measured"
+        self._note("forward pass", f"{what}: {type(error).__name__}: {error}", layer=layer)
 
     def _note(self, quantity: str, reason: str, **columns: Any) -> None:
         """Adds a row without value to the measurement."""
@@ -376,24 +454,26 @@ class Probe:
     def _update(self, activations: Activations) -> None:
         self._labelled |= activations.labels is not None
         for index, metric in enumerate(self.metrics):
-            if activations.kind in metric.kinds and index not in self._failed:
-                with self._guarded(index):
+            layer = None if activations.kind == "outputs" else activations.layer
+            if activations.kind in metric.kinds and not self._failed & {(index, layer), (index, None)}:
+                with self._guarded(index, layer):
                     for part in (activations,) if metric.takes_padding else activations.by_length():
                         metric.update(part)
 
     @contextlib.contextmanager
-    def _guarded(self, index: int) -> Iterator[None]:
-        """Catches an error of a metric, reports it in a row, and excludes the metric from the rest of the
-        measurement.
+    def _guarded(self, index: int, layer: int | None = None) -> Iterator[None]:
+        """Catches an error of a metric, reports it in a row, and excludes this layer of the metric from the
+        rest of the measurement; without a layer, the whole metric.
         """
         try:
             yield
         except Exception as error:
-            self._failed[index] = error
-            self._note(type(self.metrics[index]).__name__, f"{type(error).__name__}: {error}")
+            self._failed.add((index, layer))
+            reason = f"{type(error).__name__}: {error}"
+            self._note(type(self.metrics[index]).__name__, reason, layer=layer)
 
     def _begin(self) -> None:
-        self._failed, self._notes = {}, {}
+        self._failed, self._notes = set(), {}
         for index, metric in enumerate(self.metrics):
             with self._guarded(index):
                 metric.draws = self.draws
@@ -405,11 +485,13 @@ class Probe:
             if self.shared:
                 across_processes(self.metrics)
             for index, metric in enumerate(self.metrics):
-                if index in self._failed:
-                    self._with_rows.add(index)  # the row that reports the error
+                failed = {layer for number, layer in self._failed if number == index}
+                if failed:
+                    self._with_rows.add(index)  # the rows that report the errors
+                if None in failed:
                     continue
                 with self._guarded(index):
-                    computed = list(metric.compute(draws=self.draws))
+                    computed = [row for row in metric.compute(draws=self.draws) if row.layer not in failed]
                     rows += computed
                     if computed:
                         self._with_rows.add(index)
@@ -427,7 +509,10 @@ class Probe:
         self.rows = rows
         # closing the file after each measurement writes its rows to disk
         with self.file.open("a", encoding="utf-8") as file:
-            file.writelines(json_line(row) for row in rows)
+            if self._end is not None:
+                file.truncate(self._end)
+                self._end = None
+            file.write(text_of(rows))
 
 
 def across_processes(metrics: Sequence[Metric]) -> None:

@@ -14,6 +14,9 @@ the matrix of the queries and :math:`K_h` of the matrix of the keys, then
 
 .. math:: W_h = \text{scale}\, K_h^\top Q_h, \qquad s(x, z) = x^\top W_h z .
 
+The matrix may itself be a sum or a product of matrices (:mod:`.linear_maps`), and it may be any tensor that
+does not depend on the inputs (pruned weights, weights divided by their norm).
+
 W is unknown if queries or keys are computed in another way (rotary positions, normalised queries), if their
 codes do not factorise into heads and sequences, or if keys and queries come from different tokens. As a
 check, W is compared with the observed scores of a few tokens. Source: :cite:t:`vaswani2017attention`.
@@ -28,16 +31,21 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .flow import Flow, Step
+from .flow import JOINS, Flow, Step
+from .linear_maps import LinearMap, linear_maps
 
 MAX_CODES = 2**27  # largest number of entries of a projection; their codes take half a gigabyte
 SAMPLE = 3, 8  # numbers of sequences, and of tokens per sequence, whose scores are compared with W
 # relative tolerance of this comparison for float32 and float64; 30 times as large for half precision
 SCORES_RTOL = 1e-3
-NOT_FOLLOWED = (
-    "queries or keys are not a projection of tokens by a matrix (rotary positions, norms of queries, biases, "
-    "a state)"
-)
+MAX_VISITED = 200  # largest number of operations among which the reason for a missing W is sought
+NORMS = {"layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm", "normalize"}
+ROTATIONS = {"view_as_complex", "view_as_real", "complex", "polar"}
+BIASED = "a bias is added to the scores (relative positions, a mask of numbers)"
+SCALED = "the scores are not scaled by one number (a learnt scale of each head, bounded scores)"
+ROTATED = "queries or keys are multiplied by numbers that differ between tokens (rotary positions)"
+OTHER_TOKENS = "queries and keys come from different tokens"
+NOT_REPRODUCED = "the projections of the tokens do not reproduce the scores"
 
 
 @dataclass(frozen=True)
@@ -177,7 +185,7 @@ class Projections:
         """Returns queries and keys of a product as projections of tokens, or the reason why they are not."""
         queries, keys = self._chain(query.node), self._chain(key.node)
         if queries is None or keys is None:
-            return NOT_FOLLOWED
+            return self._why(query.node if queries is None else key.node)
         (q_start, q_chain), (k_start, k_chain) = queries, keys
         q_factor, k_factor = self._factor(q_start, q_chain), self._factor(k_start, k_chain)
         if q_factor is None or k_factor is None:
@@ -186,37 +194,81 @@ class Projections:
         arrangement = self.cache.get(signature)
         if arrangement is None:
             codes = self._codes(q_start, q_chain, query), self._codes(k_start, k_chain, key)
-            arrangement = self.cache[signature] = _arrangement(*codes)
+            arrangement = self.cache[signature] = arrangement_of(*codes)
         if isinstance(arrangement, str):
             return arrangement
-        q_step, k_step = self.flow.steps[q_start], self.flow.steps[k_start]
-        assert q_step.weight is not None
-        assert k_step.weight is not None
-        own = (
-            self.flow.root[q_step.parent] == self.flow.root[k_step.parent]
-            and q_step.weight.shape[1] == k_step.weight.shape[1]
-        )
-        return Projection(arrangement, k_step.tokens, q_step.weight, k_step.weight, q_factor * k_factor, own)
+        q_maps, k_maps = linear_maps(self.flow, q_start), linear_maps(self.flow, k_start)
+        if not q_maps or not k_maps:
+            return self._why(q_start if not q_maps else k_start)
+        shared = (root for root in q_maps if root in k_maps and q_maps[root].width == k_maps[root].width)
+        root = next(shared, None)
+        maps: list[LinearMap] = [
+            next(iter(maps.values())) if root is None else maps[root] for maps in (q_maps, k_maps)
+        ]
+        matrices = maps[0].matrix(), maps[1].matrix()
+        return Projection(arrangement, maps[1].tokens, *matrices, q_factor * k_factor, root is not None)
 
     def _chain(self, node: int | None) -> tuple[int, list[int]] | None:
-        """Follows steps backwards from a node to a projection.
+        """Follows steps backwards from a node to a projection, or to a sum of projections.
 
         Returns:
-            The node of the projection, and the nodes after it, oldest first. None if a step is unknown, or if
-            a concatenation joins several projections.
+            The node of the projection, and the nodes after it, oldest first. None if a step is unknown.
         """
         chain, starts, todo = set(), set(), [node]
         while todo:
             current = todo.pop()
             step = None if current is None else self.flow.steps.get(current)
-            if step is None:
-                return None
-            if step.weight is not None:
+            if current is None or step is None:
+                return self._chain_to_parts(node)
+            if step.is_origin:
                 starts.add(current)
             elif current not in chain:
                 chain.add(current)
-                todo += step.joined or (step.parent,)
-        return (starts.pop(), sorted(chain)) if len(starts) == 1 else None
+                todo += step.parents
+        return (starts.pop(), sorted(chain)) if len(starts) == 1 else self._chain_to_parts(node)
+
+    def _chain_to_parts(self, node: int | None) -> tuple[int, list[int]] | None:
+        """Follows steps backwards to a concatenation of several projections, or of projections and constants,
+        along their last axis.
+        """
+        chain: list[int] = []
+        while node is not None and (step := self.flow.steps.get(node)) is not None and not step.is_origin:
+            if step.joined:
+                return (node, chain[::-1]) if linear_maps(self.flow, node) else None
+            chain.append(node)
+            node = step.parent
+        return None
+
+    def _why(self, node: int | None) -> str:
+        """Returns the reason why queries or keys are no projection: the operation that follows the last
+        projection on the way to them, or that made them.
+        """
+        flow = self.flow
+        visited, todo, first, last = set(), [] if node is None else [node], "", ""
+        while todo and len(visited) < MAX_VISITED:
+            current = todo.pop(0)  # the operations nearest to the queries come first
+            if current in visited or current < 0:
+                continue
+            visited.add(current)
+            name = "" if current in flow.steps else flow.names[current]
+            first = first or name
+            parents = flow.parents[current]
+            projected = [parent for parent in parents if flow.projections_of(parent)]
+            if name in JOINS or name in ("add", "sub"):
+                last = last or (name if projected else "")  # another part may tell more
+            elif name and projected:
+                others = [parent for parent in parents if parent not in projected[:1]]
+                own = any(flow.descends(other, projected[0]) for other in others)
+                if name in NORMS or (name in ("mul", "div") and own):
+                    return "queries or keys are normalised, or multiplied by functions of themselves"
+                if name in ROTATIONS or name == "mul":
+                    return ROTATED
+                return f"queries or keys are changed by {name!r} after the projection of the tokens"
+            todo += parents
+        if last:
+            return f"queries or keys are changed by {last!r} after the projection of the tokens"
+        made = f" (they come from {first!r})" if first else ""
+        return f"queries or keys are no projection of tokens by a matrix{made}"
 
     def _factor(self, start: int, chain: list[int]) -> float | None:
         """Returns the number by which the projection was multiplied; None if its parts were multiplied by
@@ -225,7 +277,7 @@ class Projections:
         factors = {start: 1.0}
         for node in chain:
             step = self.flow.steps[node]
-            parent_factors = {factors[parent] for parent in step.joined or (step.parent,)}
+            parent_factors = {factors[parent] for parent in step.parents}
             if len(parent_factors) > 1:
                 return None
             factors[node] = parent_factors.pop() * step.factor
@@ -238,12 +290,12 @@ class Projections:
         steps = []
         for node in chain:
             step = self.flow.steps[node]
-            parents = tuple(index[parent] for parent in step.joined or (step.parent,))
+            parents = tuple(index[parent] for parent in step.parents)
             steps.append(
                 (
                     step.function,
-                    _hashable(step.args),
-                    _hashable(step.kwargs),
+                    hashable(step.args),
+                    hashable(step.kwargs),
                     step.part,
                     parents,
                     bool(step.joined),
@@ -262,11 +314,11 @@ class Projections:
             return f"queries or keys have more than {MAX_CODES:,} entries; measure fewer sequences at a time"
         codes = {start: torch.arange(math.prod(shape), dtype=torch.int32).view(shape)}
         for node in chain:
-            codes[node] = _apply(self.flow.steps[node], codes)
+            codes[node] = apply_step(self.flow.steps[node], codes)
         return operand.read(codes[chain[-1] if chain else start]), shape[-1]
 
 
-def _apply(step: Step, codes: dict[int, Tensor]) -> Tensor:
+def apply_step(step: Step, codes: dict[int, Tensor]) -> Tensor:
     """Applies one step to the codes of its parents."""
     if step.function is None:
         return codes[step.parent]
@@ -275,7 +327,7 @@ def _apply(step: Step, codes: dict[int, Tensor]) -> Tensor:
     return output if step.part is None else output[step.part]
 
 
-def _arrangement(query: tuple[Tensor, int] | str, key: tuple[Tensor, int] | str) -> Arrangement | str:
+def arrangement_of(query: tuple[Tensor, int] | str, key: tuple[Tensor, int] | str) -> Arrangement | str:
     """Determines heads and sequences from the codes of queries and keys. Returns the reason if they do not
     factorise.
     """
@@ -336,12 +388,12 @@ def in_order(x: Tensor, letters: str, order: str) -> Tensor:
     return ordered
 
 
-def _hashable(value: Any) -> Any:
+def hashable(value: Any) -> Any:
     """Converts the arguments of an operation to a hashable value."""
     if isinstance(value, tuple | list):
-        return tuple(_hashable(x) for x in value)
+        return tuple(hashable(x) for x in value)
     if isinstance(value, dict):
-        return tuple((name, _hashable(x)) for name, x in value.items())
+        return tuple((name, hashable(x)) for name, x in value.items())
     if isinstance(value, slice):
         return "slice", value.start, value.stop, value.step
     return id(value) if isinstance(value, Callable) else value

@@ -50,7 +50,10 @@ def activations(model: nn.Module, inputs: Any) -> dict[str, Activations]:
         inputs: inputs ``[n, ...]``, a tensor or numpy array, or several by the name of the argument.
     Raises:
         NoAttention: the network has neither attention nor a list of similar modules.
+        ValueError: there are no inputs, or they or the weights have no values.
     """
+    if isinstance(inputs, Mapping) and not inputs:
+        raise ValueError("inputs must hold at least one array, got an empty mapping")
     batch = (
         {name: as_tensor(name, value) for name, value in inputs.items()}
         if isinstance(inputs, Mapping)

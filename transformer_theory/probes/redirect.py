@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import MethodType
 from typing import Any
@@ -11,11 +12,18 @@ import torch
 from torch import Tensor, nn
 from torch._C import _functorch as functorch  # pyright: ignore[reportAttributeAccessIssue]
 
+from ..core.threads import SharedContext
+from .in_use import Use
 from .modules import first_tensor
+
+_lock = threading.RLock()  # guards the methods of probed models
 
 
 class Redirect:
     """A callable that replaces a method of a probed model, usually ``forward``.
+
+    Several probes of one model form a chain: each redirect calls the one that was there before. Every link
+    can be closed at any time, see :meth:`close`. Calls of several threads run one after another.
 
     Copies of the model (a running average of the weights, for example) and pickled models have the original
     method. A compiled network that contains the probed model breaks its graph here, so that the observed pass
@@ -25,26 +33,54 @@ class Redirect:
         model, method: the model, and the name of the method.
         call: function of the original method, its arguments and its keyword arguments that returns the
             output.
+
+    Attributes:
         original: the original method.
         before: previous entry of the model's ``__dict__`` under this name; None if there was none.
+
+    Raises:
+        ValueError: another thread is measuring the model, a part of it, or a model that contains it. Each of
+            the two would measure the passes of the other.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        method: str,
-        call: Callable[[Callable, tuple, dict], Any],
-        original: Callable,
-        before: Any,
-    ):
-        self.model, self.method, self.call, self.original, self.before = model, method, call, original, before
+    def __init__(self, model: nn.Module, method: str, call: Callable[[Callable, tuple, dict], Any]):
+        self.model, self.method, self.call = model, method, call
+        self.use, self.passes = Use(model), threading.RLock()
+        # Replace the method on the instance: hooks do not run on a model that has been compiled.
+        compiled = method == "forward" and model._compiled_call_impl is not None
+        self.slot = "_compiled_call_impl" if compiled else method
+        with _lock:
+            self.before, self.original = model.__dict__.get(self.slot), getattr(model, self.slot)
+            model.__dict__[self.slot] = self
+
+    def close(self) -> None:
+        """Restores the method. If another redirect was opened after this one, that one stays and continues
+        with the method that was there before this one. If something else has replaced the method meanwhile,
+        it stays, and this redirect only calls the original.
+        """
+        with _lock:
+            entries = self.model.__dict__
+            above = entries.get(self.slot)
+            if above is self:
+                if self.before is None:
+                    del entries[self.slot]
+                else:
+                    entries[self.slot] = self.before
+            else:
+                while isinstance(above, Redirect) and above.before is not self:
+                    above = above.before
+                if isinstance(above, Redirect):
+                    above.before, above.original = self.before, self.original
+            self.call = _call_original
+        self.use.end()
 
     def __call__(self, *args, **kwargs):
         # if the compiler is not imported, nothing is compiled; importing it takes seconds
-        if "torch._dynamo" in sys.modules:
-            call: Any = torch.compiler.disable(self.call)  # pyright: ignore[reportCallIssue]
+        with self.passes:
+            call: Any = self.call
+            if "torch._dynamo" in sys.modules:
+                call = torch.compiler.disable(call)  # pyright: ignore[reportCallIssue]
             return call(self.original, args, kwargs)
-        return self.call(self.original, args, kwargs)
 
     @property
     def __wrapped__(self) -> Callable:
@@ -55,7 +91,7 @@ class Redirect:
         if self.before is not None:
             return copy.deepcopy(self.before, memo)
         # bound to the copy of the model
-        return MethodType(getattr(type(self.model), self.method), memo[id(self.model)])
+        return MethodType(getattr(type(self.model), self.method), copy.deepcopy(self.model, memo))
 
     def __reduce__(self) -> tuple:
         if self.before is not None:
@@ -66,6 +102,10 @@ class Redirect:
 # torch.compiler.disable sets this attribute on a function; a compiled network that contains the probed model
 # then does not inline the call.
 Redirect.__call__._torchdynamo_disable = True  # type: ignore[attr-defined]
+
+
+def _call_original(original: Callable, args: tuple, kwargs: dict) -> Any:
+    return original(*args, **kwargs)
 
 
 def _identity(value: Any) -> Any:
@@ -101,19 +141,30 @@ def _is_batched(tensor: Tensor) -> bool:
     return False
 
 
-@contextlib.contextmanager
-def eager() -> Iterator[None]:
-    """Runs compiled modules eagerly, and torch's transformer layers without the fused kernel, in which
-    attention cannot be observed.
+def in_this_thread(hook: Callable) -> Callable:
+    """Returns a hook that acts on calls of this thread only: another thread may run the same modules
+    meanwhile.
     """
-    dynamo = sys.modules.get("torch._dynamo")
-    fused = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with contextlib.nullcontext() if dynamo is None else torch.compiler.set_stance("force_eager"):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fused)
+    own = threading.get_ident()
+
+    def only_here(*args, **kwargs):
+        return hook(*args, **kwargs) if threading.get_ident() == own else None
+
+    return only_here
+
+
+def eager() -> contextlib.AbstractContextManager[None]:
+    """Runs compiled modules eagerly; compiled modules of other threads run eagerly meanwhile, too.
+
+    The fused kernel of torch's transformer layers, in which attention cannot be observed, need not be turned
+    off: these layers do not use it under a ``TorchFunctionMode``.
+    """
+    # if the compiler is not imported, nothing is compiled; importing it takes seconds
+    return _force_eager() if "torch._dynamo" in sys.modules else contextlib.nullcontext()
+
+
+# The stance of the compiler is global, not that of a thread.
+_force_eager = SharedContext(lambda: torch.compiler.set_stance("force_eager"))
 
 
 @contextlib.contextmanager

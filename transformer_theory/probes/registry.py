@@ -14,6 +14,7 @@ the output of the model. Source: :cite:t:`xiao2024efficient` (sinks).
 import contextlib
 import math
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,7 +23,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from .attention_calls import BLOCKED, AttentionCall
+from ..core.threads import SharedContext
+from .attention_calls import BLOCKING, AttentionCall
 
 
 @dataclass(frozen=True)
@@ -69,24 +71,44 @@ def observed_registry(
     """Replaces each call of a function of the registry by ``around(function, record, args, kwargs)``.
 
     ``around`` must call the function and return its output; ``record()`` returns the :class:`RegistryCall`.
-    Nothing is replaced if ``transformers`` has not been imported.
+    Nothing is replaced if ``transformers`` has not been imported. Calls of other threads are left alone.
     """
-    package = sys.modules.get("transformers.modeling_utils")
-    interface = getattr(package, "AttentionInterface", None)
-    if interface is None or not hasattr(interface, "get_interface"):
+    if _interface() is None:
         yield
         return
+    observers = _observers.__dict__.setdefault("all", [])
+    observers.append(around)
+    try:
+        with _replaced():
+            yield
+    finally:
+        observers.pop()
+
+
+_observers = threading.local()  # ``all``: the functions ``around`` of this thread, the outermost first
+
+
+def _interface() -> Any:
+    """Returns the class of the registry; None if ``transformers`` is not imported or has none."""
+    interface = getattr(sys.modules.get("transformers.modeling_utils"), "AttentionInterface", None)
+    return interface if hasattr(interface, "get_interface") else None
+
+
+@contextlib.contextmanager
+def _replacement() -> Iterator[None]:
+    """Replaces ``get_interface``, which all threads share, by one that asks for the observers of the thread
+    that calls.
+    """
+    interface = _interface()
     original = interface.get_interface
     # then the replacement must be deleted in the end, not overwritten
     inherited = "get_interface" not in vars(interface)
 
     def get_interface(self, implementation, default):
         function = original(self, implementation, default)
-
-        def observed(*args, **kwargs):
-            return around(function, lambda: _record(implementation, *args, **kwargs), args, kwargs)
-
-        return observed
+        for around in getattr(_observers, "all", ()):
+            function = _observed(function, implementation, around)
+        return function
 
     interface.get_interface = get_interface
     try:
@@ -96,6 +118,18 @@ def observed_registry(
             del interface.get_interface
         else:
             interface.get_interface = original
+
+
+_replaced = SharedContext(_replacement)
+
+
+def _observed(function: Callable, implementation: str, around: Callable) -> Callable:
+    """Returns a function of the registry that reports its calls to one observer."""
+
+    def observed(*args, **kwargs):
+        return around(function, lambda: _record(implementation, *args, **kwargs), args, kwargs)
+
+    return observed
 
 
 def _record(
@@ -161,5 +195,5 @@ def _mask(
     mask = mask[..., :keys].detach()
     if mask.dtype == torch.bool:
         return None, mask
-    allowed = mask > BLOCKED
+    allowed = mask > BLOCKING
     return mask.masked_fill(~allowed, 0.0), allowed

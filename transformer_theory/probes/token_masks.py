@@ -270,9 +270,10 @@ class TokenMasks:
             if record.frame not in codes and record.codes is not None:
                 codes[record.frame] = record.codes
         self.tokens = {frame: self._tokens(frame, masks, codes.get(frame)) for frame, masks in frames.items()}
-        # which tokens the outputs are computed from, ``[batch, seq]``, by kind, and the words for them
+        # which tokens the outputs are computed from, ``[batch, seq]``, by kind, and the words for them, by
+        # kind or list of blocks; for lists without words those of the last one
         self.read: dict[Frame, Bool[Tensor, "batch seq"]] = {}
-        self.reading = NOT_READ
+        self.words: dict[Frame | str, str] = {}
 
     def _tokens(self, frame: Frame, own: Sequence[AttentionMask], codes: Codes | None) -> Tokens:
         """Finds the real tokens, the sequences and their direction from the masks of all attentions."""
@@ -301,7 +302,9 @@ class TokenMasks:
         tokens = self.tokens[frame]
         if tokens.order is not None:
             if len(tokens.order.rows.unique()) != len(tokens.order.rows):
-                self.reading = "rows hold several sequences, and the network has outputs for each row"
+                self.set_unread(
+                    frame[0], "rows hold several sequences, and the network has outputs for each row"
+                )
                 return
             real = torch.zeros_like(read)
             order = tokens.order
@@ -309,10 +312,22 @@ class TokenMasks:
                 True
             )
             read = read & real
-        self.reading = _words(read, tokens)
-        for other in self.tokens:
-            if other == frame or (other[1:] == frame[1:] and not self.crossed):
-                self.read[other] = read
+        self.words[frame[0]] = self.words[frame] = _words(read, tokens)
+        self.read[frame] = read
+
+    def set_unread(self, sequences: str, reason: str) -> None:
+        """Sets the reason why it is not known which tokens of a list of blocks are read."""
+        self.words[sequences] = reason
+
+    def reading(self, frame: Frame) -> tuple[Bool[Tensor, "batch seq"] | None, str]:
+        """Returns which tokens of a kind the outputs are computed from, and the words for them. Lists of
+        blocks with the same tokens, one after the other, have the read tokens of the last one.
+        """
+        if frame not in self.read and not self.crossed:
+            same = [other for other in self.read if other[1:] == frame[1:]]
+            frame = same[-1] if len(same) == 1 and frame[0] not in self.words else frame
+        last = next(reversed(self.words.values()), NOT_READ)
+        return self.read.get(frame), self.words.get(frame, self.words.get(frame[0], last))
 
     def activations(self, record: Recorded) -> Activations | None:
         """Returns the activations of a module; None if no sequence has a real token."""
@@ -380,7 +395,7 @@ class TokenMasks:
     def _masks(self, frame: Frame, tokens: Tokens) -> dict[str, Any]:
         """Returns the masks and the grid of the tokens of a kind."""
         _, n, T = frame
-        codes, order, read = tokens.codes, tokens.order, self.read.get(frame)
+        codes, order, (read, reading) = tokens.codes, tokens.order, self.reading(frame)
         ids, given = self.given.ids, self.given
         content = None
         if codes is not None:
@@ -398,7 +413,7 @@ class TokenMasks:
             content = ~read if content is None else content & ~read
         content = None if content is None or bool(content.all()) else content.expand(n, T)
         grid = self._grid(tokens, content, n, T)
-        found = {"content": content, "read": read, "reading": self.reading}
+        found = {"content": content, "read": read, "reading": reading}
         if order is not None:
             found = {k: order.take(x) if isinstance(x, Tensor) else x for k, x in found.items()}
             if isinstance(grid, Grid):

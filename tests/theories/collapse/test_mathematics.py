@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import pytest
 import torch
 
@@ -250,3 +251,59 @@ def test_bad_input_has_one_line(call, message: str):
     with pytest.raises(ValueError, match=message) as error:
         call()
     assert "\n" not in str(error.value)
+
+
+SCALES = [(torch.float32, scale) for scale in (1e-36, 1e-23, 1e-12, 1e18, 1e36)] + [
+    (torch.float64, scale) for scale in (1e-300, 1e-160, 1e160, 1e300)
+]
+
+
+@pytest.mark.parametrize(("dtype", "scale"), SCALES)
+def test_cosine_dimension_and_norm_of_tokens_of_any_scale(dtype, scale):
+    X = normal(6, 4) + 0.5
+    x = (scale * X).to(dtype)
+    gram = X @ X.mT
+    cosine = (gram.sum() - gram.trace()) / (5 * gram.trace())
+    assert float(collapse.mean_cosine(x)) == pytest.approx(float(cosine), rel=2e-5)
+    C = torch.cov(X.mT)
+    assert float(collapse.dimension(x)) == pytest.approx(float(C.trace() ** 2 / C.square().sum()), rel=1e-5)
+    norm = float(X.abs().sum(0).max() * X.abs().sum(1).max()) ** 0.5
+    assert float(collapse.composite_norm(x)) / scale == pytest.approx(norm, rel=1e-5)
+    A = normal(6, 6, seed=1).softmax(-1)
+    Y = A @ X
+    share = (Y - Y.mean(0)).norm() / (X - X.mean(0)).norm()
+    assert float(collapse.contraction(A.to(dtype), x)) == pytest.approx(float(share), rel=1e-4)
+
+
+def test_tokens_that_are_nearly_equal_keep_their_dimension():
+    X = 1.0 + 2.0**-12 * torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])
+    C = torch.cov(X.double().mT)
+    expected = float(C.trace() ** 2 / C.square().sum())
+    assert float(collapse.dimension(1e-20 * X)) == pytest.approx(expected, rel=1e-2)
+    assert math.isnan(float(collapse.dimension(torch.full((3, 2), 1e-20))))
+
+
+def test_the_bound_of_tiny_matrices_is_that_of_their_logarithms():
+    x, W, V = normal(4, 3), normal(1, 1, 3, 3, seed=1), normal(1, 1, 3, 3, seed=2)
+    expected = collapse.log_bound(x, W, V) + math.log(1e-30 * 1e-30)
+    tiny = [(1e-30 * matrix).float() for matrix in (W, V)]
+    assert collapse.log_bound(x.float(), *tiny) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("v", "rho", "n", "d"), [(1e-12, 1 - 1e-6, 4, 1e20), (1e-9, 0.5, 7, 1e30), (0.5, 1 - 1e-13, 3, 1e40)]
+)
+def test_the_contraction_at_small_variances_keeps_its_digits(v, rho, n, d):
+    with mpmath.workdps(60):
+        exact = (mpmath.exp(mpmath.mpf(v)) - mpmath.exp(mpmath.mpf(rho) * v)) / n
+        exact = float(exact + (1 - mpmath.mpf(rho)) * v / d)
+    assert collapse.squared_contraction(v, rho, n, d) == pytest.approx(exact, rel=1e-9, abs=0)
+    found = collapse.contraction_of_tokens(
+        *(torch.tensor(x, dtype=torch.float64) for x in (v, rho)), n, torch.tensor(d, dtype=torch.float64)
+    )
+    assert float(found) ** 2 == pytest.approx(exact, rel=1e-9, abs=0)
+
+
+def test_weights_of_half_precision_are_summed_in_float32():
+    uniform = torch.full((2**14,), 2.0**-14, dtype=torch.float16)  # float16 has no 2^-28
+    assert float(collapse.participation(uniform)) == 2.0**-14

@@ -54,3 +54,21 @@ def test_subspaces_larger_than_the_space_are_refused(unchecked):
     for K, message in ((2.5, r"got float 2\.5"), ("2", "got str '2'")):
         with pytest.raises(TypeError, match=f"K must be an integer, {message}"):
             subspaces(K, 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale"), [(torch.float32, 1e-30), (torch.float32, 1e30), (torch.float64, 1e-250)]
+)
+def test_subspaces_of_tokens_of_any_scale(dtype, scale):
+    draw = torch.Generator().manual_seed(0)
+    frame = torch.linalg.qr(torch.randn(8, 4, generator=draw, dtype=torch.float64)).Q
+    code = torch.randn(40, 2, generator=draw, dtype=torch.float64)
+    tokens = torch.cat([code[:20] @ frame[:, :2].T, code[20:] @ frame[:, 2:].T])
+    bases, labels = crate.fit_subspaces(
+        (scale * tokens).to(dtype), K=2, p=2, generator=torch.Generator().manual_seed(1)
+    )
+    assert len(set(labels[:20].tolist())) == len(set(labels[20:].tolist())) == 1
+    assert labels[0] != labels[-1]
+    # every token lies in its subspace
+    kept = torch.stack([(z @ bases[j].double()).norm() / z.norm() for z, j in zip(tokens, labels)])
+    assert torch.allclose(kept, torch.ones_like(kept), atol=1e-5)

@@ -225,3 +225,56 @@ def test_class_token_scores_are_those_of_the_weights():
     # The query of the first block is the same for all sequences, so the other keys have the scores that they
     # have in their own sequence.
     assert torch.allclose(more[0][0, 6:12], heads[0][1], atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_many_keys_in_any_precision(dtype):
+    keys = 100_001  # more than float16 can count
+    scores = torch.zeros(keys, dtype=dtype)
+    assert float(length.top_weight(scores)) == pytest.approx(1 / keys, rel=1e-5)
+    assert float(length.log_dispersion_bound(scores)) == pytest.approx(-math.log(keys), rel=1e-6)
+    assert float(length.kept_share(scores, scores[:1])) == pytest.approx(keys / (keys + 1), rel=1e-6)
+    scores[7] = 5.0
+    assert float(length.score_gap(scores)) == pytest.approx(5.0, rel=1e-6)
+    seen = torch.ones(keys, dtype=torch.bool)
+    assert float(length.score_gap(scores, allowed=seen)) == pytest.approx(5.0, rel=1e-6)
+    assert float(length.winner_weight(torch.tensor(5.0, dtype=dtype), keys)) == pytest.approx(
+        1 / (1 + (keys - 1) * math.exp(-5)), rel=1e-6
+    )
+
+
+def test_rows_without_weight_are_refused_and_empty_further_keys_are_not():
+    none = torch.tensor([[-math.inf, -math.inf], [0.0, 1.0]], dtype=torch.float64)
+    some = torch.tensor([[0.0, -math.inf], [0.0, 1.0]], dtype=torch.float64)
+    values = torch.ones(2, 2, 1, dtype=torch.float64)
+    gone = torch.full((2,), -math.inf, dtype=torch.float64)
+    for call in (
+        lambda: length.log_dispersion_bound(none),
+        lambda: length.top_weight(none),
+        lambda: length.kept_share(none, none),
+        lambda: length.one_token_change(none, values, gone + 1, values[:, 0]),
+        # the only key with weight goes
+        lambda: length.one_token_change(some, values, gone, values[:, 0]),
+    ):
+        with pytest.raises(ValueError, match="row of -inf"):
+            call()
+    assert length.kept_share(some[:1], none[:1]).tolist() == [1.0]
+    assert length.kept_share(none[:1], some[:1]).tolist() == [0.0]
+    assert length.top_weight(some[:1]).tolist() == [1.0]
+    with pytest.raises(ValueError, match="values must be finite"):
+        length.one_token_change(some, math.inf * values, gone + 1, values[:, 0])
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e300])
+def test_the_change_of_an_output_is_that_of_values_of_any_scale(scale):
+    scores, values = scores_of(1, 3), torch.tensor([[[3.0, 4.0], [0.0, 1.0], [1.0, 0.0]]]).double()
+    new, moved = torch.tensor([0.5]).double(), torch.tensor([[1.0, 1.0]]).double()
+    after = scores.clone()
+    after[0, 0] = 0.5
+    weights = scores.softmax(-1), after.softmax(-1)
+    changed = torch.cat([moved[:, None], values[:, 1:]], 1)
+    distance = float((weights[1] @ changed[0] - weights[0] @ values[0]).norm())
+    change, bound = length.one_token_change(scores, scale * values, new, scale * moved)
+    assert float(change) / scale == pytest.approx(distance, rel=1e-12)
+    largest = max(float(each[0, 0]) for each in weights)
+    assert float(bound) / scale == pytest.approx(2 * largest * 5, rel=1e-12)

@@ -5,6 +5,7 @@ enumeration.
 import math
 from functools import partial
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -194,3 +195,56 @@ def test_a_causal_mask_and_given_matrices():
     expected = torch.softmax(2 * scores, -1) @ X @ V
     found = softmax_field(X, beta=2.0, bilinear=B, value=V)
     assert float((found - particles.tangent(X, expected)).abs().max()) < 1e-14
+
+
+SCALES = [(torch.float32, scale) for scale in (1e-36, 1e-23, 1e18, 1e36)] + [
+    (torch.float64, scale) for scale in (1e-300, 1e-160, 1e160, 1e300)
+]
+
+
+@pytest.mark.parametrize(("dtype", "scale"), SCALES)
+def test_directions_do_not_depend_on_the_scale(dtype, scale):
+    x = torch.randn(5, 3, generator=generator(), dtype=torch.float64)
+    u = x / x.square().sum(1, keepdim=True).sqrt()
+    scaled = (scale * x).to(dtype)
+    assert torch.allclose(unit(scaled).double(), u, rtol=1e-5)
+    cosines = u @ u.T
+    assert float(particles.mean_cosine(scaled)) == pytest.approx(
+        float(cosines.sum() - 5) / 20, rel=1e-4, abs=1e-6
+    )
+    assert float(particles.energy(scaled, beta=3.0)) == pytest.approx(
+        float((3 * (cosines - 1)).exp().mean()), rel=1e-5
+    )
+    velocity = particles.softmax_field(u, beta=2.0)
+    assert torch.allclose(particles.softmax_field(scaled, beta=2.0).double(), velocity, atol=1e-5)
+    assert particles.in_half_space(scaled) == particles.in_half_space(u)
+    assert (
+        particles.count_clusters(scaled[None], same=0.5).tolist()
+        == particles.count_clusters(u[None], same=0.5).tolist()
+    )
+
+
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+def test_tokens_that_are_not_finite_have_no_direction(bad):
+    tokens = torch.tensor([[bad, 1.0], [0.0, 1.0]], dtype=torch.float64)
+    for function in (unit, particles.mean_cosine, lambda x: particles.energy(x, beta=1.0)):
+        with pytest.raises(ValueError, match="finite"):
+            function(tokens)
+
+
+@pytest.mark.parametrize(("beta", "dtype"), [(1e3, torch.float64), (100.0, torch.float32)])
+def test_weights_beyond_the_range_of_floats_are_refused(beta, dtype):
+    with pytest.raises(ValueError, match="reduce beta"):
+        unnormalised_field(10 * uniform(4, 3).to(dtype), beta=beta)
+
+
+def test_times_beyond_the_range_of_floats_are_refused():
+    with mpmath.workdps(30):
+        exact = mpmath.exp(mpmath.mpf(710)) / (2 * 710)  # e^710 alone has no float
+    assert particles.separation_time(beta=710, cosine=0.0) == pytest.approx(float(exact), rel=1e-11)
+    with pytest.raises(ValueError, match="beta must be small enough"):
+        particles.separation_time(beta=800, cosine=0.0)
+    assert particles.layer_cosine(0.5, n=4, beta=-1e4) == pytest.approx(
+        # no weight on the own token and 1/3 on each other one
+        (0.5 + 0.5 * 2 / 9) / (0.5 + 0.5 * 3 / 9)
+    )

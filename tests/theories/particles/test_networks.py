@@ -90,16 +90,12 @@ def test_a_class_token_padding_and_zero_tokens_are_left_out():
     x = tokens(T=7)
     plain = measured(particles.SequenceClusters(), features(x[:, 1:]))
     first = torch.cat([torch.ones(60, 1, 8), x[:, 1:]], 1)
-    assert measured(particles.SequenceClusters(), features(first))[SHARE].value == pytest.approx(
-        plain[SHARE].value, abs=1e-6
-    )
-    padded, mask = (
-        torch.cat([x[:, 1:], torch.full((60, 2, 8), 3.0)], 1),
-        torch.ones(60, 1, 8, 8, dtype=torch.bool),
-    )
-    mask[..., 6:] = False
-    attention = Activations("attention", 0, "attention", padded, padded, mask=mask)
-    rows = measured(particles.SequenceClusters(), attention, features(padded))
+    content = (torch.arange(7) > 0).expand(60, 7)
+    found = measured(particles.SequenceClusters(), replace(features(first), content=content))
+    assert found[SHARE].value == pytest.approx(plain[SHARE].value, abs=1e-6)
+    padded = torch.cat([x[:, 1:], torch.full((60, 2, 8), 3.0)], 1)
+    real = (torch.arange(8) < 6).expand(60, 8)
+    rows = measured(particles.SequenceClusters(), replace(features(padded), real=real))
     assert rows[SHARE].value == pytest.approx(plain[SHARE].value, abs=1e-6)
     assert not rows[SHARE].note
     unmasked = measured(particles.SequenceClusters(), features(padded))[SHARE].value

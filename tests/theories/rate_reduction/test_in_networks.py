@@ -147,15 +147,14 @@ def test_the_null_is_that_of_permuted_labels_in_any_order_of_samples(classes):
         assert row.null.mean == pytest.approx(float(nulls.mean()), rel=0.25)
 
 
-def test_values_that_are_not_finite_are_dropped_and_bad_labels_named(unchecked):
+def test_values_that_are_not_finite_are_dropped_and_so_are_sequences_without_label(unchecked):
     y, output = torch.arange(20) % 3, normal(20, 5, 8)
     whole = metric_of((output[1:], y[1:]))
     output[0, 1, 2] = torch.inf
     some = metric_of((output, y))
     assert whole.compute() == some.compute()
-    for labels in (y - 1, y.double()):
-        with pytest.raises(ValueError, match="labels must be integers"):
-            some.update(activations(output, labels))
+    known = metric_of((output[y > 0], y[y > 0]))
+    assert metric_of((output, torch.where(y > 0, y, -1))).compute() == known.compute()
 
 
 def test_layers_and_networks_share_the_permutations():

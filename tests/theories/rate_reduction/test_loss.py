@@ -10,6 +10,7 @@ from tests.problems.ranks import on_two_ranks
 from tests.problems.rate_reduction import MCR2_OPTIMUM, textbook_class_rate
 from transformer_theory.metrics.coding import coding_rate, rate_reduction, unit_norm
 from transformer_theory.metrics.coding.gradients import rates_and_gradient
+from transformer_theory.theories.rate_reduction.evaluation import nearest_subspace
 from transformer_theory.theories.rate_reduction.loss import MaximalCodingRateReduction, union_of_ranks
 
 EPS = 0.5**0.5
@@ -194,7 +195,7 @@ LOSS = MaximalCodingRateReduction()
         ),
         (lambda: LOSS(ROWS.bfloat16(), LABELS), "got torch.bfloat16"),
         (lambda: LOSS(ROWS, LABELS.float()), r"integers, got torch.float32; convert with .long\(\)"),
-        (lambda: LOSS(ROWS, LABELS - 1), "got -1; relabel"),
+        (lambda: LOSS(ROWS, LABELS - 9), "got 3 negative ones"),
         (lambda: LOSS(ROWS, LABELS[:2]), r"got \[3, 3\] and \[2\]"),
         (lambda: LOSS(ROWS, torch.full((3, 2), 0.4)), "sum to 1, got one that is 0.2 off"),
         (lambda: LOSS(ROWS, torch.tensor([[1.5, -0.5]] * 3)), ">= 0, got a negative"),
@@ -216,3 +217,13 @@ LOSS = MaximalCodingRateReduction()
 def test_bad_input_is_named(unchecked, call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale"), [(torch.float32, 1e-30), (torch.float32, 1e30), (torch.float64, 1e-250)]
+)
+def test_the_nearest_subspace_of_samples_of_any_scale(dtype, scale):
+    train, labels = torch.eye(4, dtype=torch.float64), torch.tensor([0, 0, 1, 1])
+    test = torch.tensor([[0.1, 0.0, 0.0, 1.0], [1.0, 1.0, 0.2, 0.0]], dtype=torch.float64)
+    found = nearest_subspace(train.to(dtype), labels, (scale * test).to(dtype), rank=2)
+    assert found.tolist() == [1, 0]

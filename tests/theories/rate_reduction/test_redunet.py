@@ -253,6 +253,8 @@ def net(features=None, labels=None, **more):
             lambda: rate_reduction.layer(normal(4, 2), torch.tensor([0, 0, 2, 2]), eps=1.0),
             "no sample of class 1",
         ),
+        (lambda: net(labels=torch.tensor([0.0, 1, 0, 1])), "labels must be integers"),
+        (lambda: net(labels="0101"), "labels must be one integer or word per sequence, got str"),
     ],
 )
 def test_bad_input_is_named(unchecked, call, message):
@@ -263,8 +265,6 @@ def test_bad_input_is_named(unchecked, call, message):
 @pytest.mark.parametrize(
     ("call", "name"),
     [
-        (lambda: net(labels=torch.tensor([0.0, 1, 0, 1])), "labels"),
-        (lambda: net(labels="0101"), "labels"),
         (lambda: net(normal(4, 2) > 0), "features"),
         (lambda: net(layers=1.5), "layers"),
         (

@@ -181,7 +181,7 @@ BAD = {
         lambda: router.choice_information(np.zeros(0, int), np.zeros(0, int)),
         "choice must be one integer per sample",
     ),
-    "continuous labels": (lambda: router.choice_information([0, 1], [0.5, 1.5]), "labels must hold integers"),
+    "continuous labels": (lambda: router.choice_information([0, 1], [0.5, 1.5]), "labels must be integers"),
     "hit of other samples": (lambda: router.hit([0, 1], [0]), "positions of the same samples"),
     "hit above 1": (lambda: router.label_blind_bound(1.2), "hit must be a share"),
     "hit NaN": (lambda: router.label_blind_bound(math.nan), "hit must be a share"),
@@ -233,3 +233,41 @@ def test_bad_input_has_one_line(case: str):
         call()
     assert "\n" not in str(error.value)
     assert len(str(error.value)) <= 200
+
+
+def test_a_token_that_is_never_chosen_has_no_gradient():
+    scores = torch.tensor([[0.0, -math.inf, 1.0], [0.0, -math.inf, -math.inf]], dtype=torch.float64)
+    p = 1 / (1 + math.e)
+    H = -p * math.log(p) - (1 - p) * math.log(1 - p)
+    found = router.entropy_gradient(scores)
+    expected = [[-p * (math.log(p) + H), 0.0, -(1 - p) * (math.log(1 - p) + H)], [0.0, 0.0, 0.0]]
+    assert torch.allclose(found, torch.tensor(expected, dtype=torch.float64), atol=1e-15)
+    zeros = torch.zeros_like(scores)
+    soft = router.gumbel_softmax(scores, zeros, hard=False)
+    assert torch.allclose(soft, torch.tensor([[p, 0, 1 - p], [1.0, 0, 0]], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("row", [[-math.inf, -math.inf], [math.nan, 0.0], [math.inf, 0.0]])
+def test_rows_without_softmax_are_refused(row):
+    scores = torch.tensor([[0.0, 1.0], row], dtype=torch.float64)
+    for hard in (False, True):
+        with pytest.raises(ValueError, match="finite largest one"):
+            router.gumbel_softmax(scores, torch.zeros_like(scores), hard=hard)
+    with pytest.raises(ValueError, match="finite largest one"):
+        router.entropy_gradient(scores)
+
+
+def test_a_temperature_near_zero_chooses_the_largest():
+    scores = torch.tensor([[1.0, 2.0, 2.0]], dtype=torch.float64, requires_grad=True)
+    noise = torch.zeros_like(scores)
+    assert router.gumbel_softmax(scores, noise, temperature=1e-320, hard=False).tolist() == [[0.0, 0.5, 0.5]]
+    assert choice.exact_gradient(2000.0) == pytest.approx(0, abs=1e-300)
+
+
+@pytest.mark.parametrize("weights", [[0.0, 0.0, 0.0], [1.0, 1.0, 2.0], [0.1, 0.1, 0.1]])
+def test_weights_that_are_no_probabilities_are_refused(weights):
+    observed, labels = torch.tensor([[0], [0], [1]]), torch.tensor([0, 1, 1])
+    with pytest.raises(ValueError, match="sum to 1"):
+        router.best_accuracy(observed, labels, torch.tensor(weights))
+    probabilities = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)
+    assert router.best_accuracy(observed, labels, probabilities) == 0.75

@@ -149,11 +149,11 @@ def test_the_metric_finds_a_choice_that_tells_the_label_and_none_in_noise():
 @pytest.mark.parametrize(
     ("labels", "reason"),
     [
-        (None, "no integer label per sequence"),
+        (None, "no label per sequence"),
+        (torch.full((6,), -1), "no label per sequence"),
         (torch.zeros(6, dtype=torch.long), "all sequences have one label"),
         (torch.arange(6), "the bias would be"),
-        (torch.rand(6), "no integer label per sequence"),
-        (torch.zeros(6, 4, dtype=torch.long), "no integer label per sequence"),
+        (torch.zeros(6, 4, dtype=torch.long), "no label per sequence"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
@@ -165,32 +165,21 @@ def test_the_metric_gives_one_row_with_the_reason(labels: torch.Tensor | None, r
     assert reason in row.reason
 
 
-def test_the_choice_of_a_class_token_is_its_own_in_every_layer():
-    """The class token of the first layer is the same in all sequences; that of later layers is not."""
+def test_the_choice_is_that_of_the_token_that_is_read():
+    """The first token points at the label; the mean over all tokens points elsewhere."""
     labels = torch.arange(60) % 2
     weights = pointing(labels.flip(0), 3).clone()
     weights[:, 0, 0] = torch.nn.functional.one_hot(labels, 3).float()
-    tokens = torch.randn(60, 3, 2, generator=generator())
-    first = tokens.clone()
-    first[:, 0] = 1.0
-    for start, expected in ((first, [labels, labels]), (tokens, [labels.flip(0)] * 2)):
+    x = torch.randn(60, 3, 2, generator=generator())
+    seen = Activations("attention", 0, "attention", x, x, weights=weights, labels=labels)
+    first = (torch.arange(3) == 0).expand(60, 3)
+    for read, expected in ((first, labels), (None, labels.flip(0))):
         metric = router.HeaviestKey()
-        for layer, x in enumerate((start, tokens)):
-            metric.update(Activations("attention", layer, "attention", x, x, weights=weights, labels=labels))
-        assert [metric.sums[layer, 0][:, 1].tolist() for layer in (0, 1)] == [
-            each.tolist() for each in expected
-        ]
+        metric.update(replace(seen, read=read))
+        assert metric.sums[0, 0][:, 1].tolist() == expected.tolist()
         restored = router.HeaviestKey()
         restored.load_state_dict(metric.state_dict())
         assert restored.compute(draws=3) == metric.compute(draws=3)
-        assert restored.class_token == metric.class_token
-
-
-def test_metrics_with_and_without_class_token_do_not_merge():
-    one, other = router.HeaviestKey(), router.HeaviestKey()
-    one.leading, other.leading = 1, 0
-    with pytest.raises(ValueError, match="one with 1 class and register tokens"):
-        one.merge(other)
 
 
 def test_weights_that_are_not_finite_are_left_out():

@@ -1,5 +1,7 @@
 """Sharpness and overlap of attention maps in networks."""
 
+import math
+
 import pytest
 import torch
 
@@ -111,11 +113,17 @@ def test_merging_equals_streaming(generator):
     assert copy.compute() == left.compute()
 
 
-def test_maps_of_two_shapes_are_refused():
+def test_maps_of_two_lengths_are_added_from_the_start():
     metric = ScanAndSnap()
     metric.update(activations(maps([0.5, 0.5])))
-    with pytest.raises(ValueError, match=r"\[2, 1, 4\]|\[1, 1, 4\]"):
-        metric.update(activations(maps([0.25] * 4)))
+    metric.update(activations(maps([0.7, 0.1, 0.1, 0.1])))
+    (total,) = metric.sums.values()
+    assert total.shape == (1, 1, 6)
+    count = float(total[0, 0, 0]) / 2  # maps() repeats the map
+    assert (total[0, 0, 2:] / count).tolist() == pytest.approx([0.45, -0.15, -0.15, -0.15])
+    entropy = -(0.7 * math.log(0.7) + 0.3 * math.log(0.1))
+    (row,) = metric.compute()
+    assert row.value == pytest.approx((0 + 1 - entropy / math.log(4)) / 2)
 
 
 def test_memory_carries_the_previous_map_to_another_metric(generator):

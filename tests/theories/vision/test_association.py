@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from transformer_theory.theories import vision
-from transformer_theory.theories.vision.in_networks import grid
+from transformer_theory.theories.vision.in_networks import grid_distances
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -181,12 +181,13 @@ def test_hsic_is_the_mean_over_quadruples():
     assert float(vision.hsic(K, L)) == pytest.approx(float(sum(terms) / len(terms)), rel=1e-10)
 
 
-def test_the_grid_has_the_neighbours_of_a_square():
-    near, distance = grid(9)
+def test_the_neighbours_on_a_grid():
+    near, distance = grid_distances(3, 3)
     assert near.sum(1).tolist() == [2, 3, 2, 3, 4, 3, 2, 3, 2]
     assert float(distance[0, 8]) == pytest.approx(8**0.5)
-    assert grid(8) is None
-    assert grid(1) is None
+    near, distance = grid_distances(2, 4)
+    assert near.sum(1).tolist() == [2, 3, 3, 2, 2, 3, 3, 2]
+    assert float(distance[0, 7]) == pytest.approx(10**0.5)
 
 
 ONES = torch.ones(4, 4)
@@ -302,7 +303,7 @@ BAD = {
     ),
     "continuous labels": (
         lambda: vision.word_posteriors([[0], [0]], [0.5, 1.5], words=1, classes=2),
-        "labels must hold integers",
+        "labels must be integers",
     ),
     "labels of other images": (
         lambda: vision.word_posteriors([[0]], [0, 1], words=1, classes=2),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from transformer_theory.core.measurement import Measurement
-from transformer_theory.core.metric import Activations
+from transformer_theory.core.metric import NO_IMAGES, WORDS, Activations, Grid
 from transformer_theory.core.table import collect
 from transformer_theory.core.theory import Unsupported
 from transformer_theory.data import TokenData
@@ -14,7 +14,7 @@ from transformer_theory.models.vit import ViT
 from transformer_theory.probes import probe
 from transformer_theory.theories import vision
 from transformer_theory.theories.vision import on_data
-from transformer_theory.theories.vision.in_networks import DISTANCE, NEIGHBOURS, grid
+from transformer_theory.theories.vision.in_networks import DISTANCE, NEIGHBOURS, grid_distances
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -26,10 +26,33 @@ def attention(
     labels: torch.Tensor | None = None,
     tokens: torch.Tensor | None = None,
     layer: int = 0,
+    *,
+    rows: int = 0,
+    leading: int = 0,
+    places: torch.Tensor | None = None,
 ) -> Activations:
+    """Attention among patches in rows, behind ``leading`` tokens of which the first is read."""
+    n, T = len(weights), weights.shape[-1]
     if tokens is None:
-        tokens = torch.randn(len(weights), weights.shape[-1], 3, generator=generator(9))
-    return Activations("attention", layer, "attention", tokens, tokens, weights=weights, labels=labels)
+        tokens = torch.randn(n, T, 3, generator=generator(9))
+    content = (torch.arange(T) >= leading).expand(n, T) if leading else None
+    grid = NO_IMAGES
+    if rows:
+        at = (torch.arange(T) - leading).clamp(min=-1).expand(n, T) if places is None else places
+        grid = Grid(rows, 16 // rows if places is not None else (T - leading) // rows, at)
+    read = (torch.arange(T) == 0).expand(n, T) if leading else None
+    return Activations(
+        "attention",
+        layer,
+        "attention",
+        tokens,
+        tokens,
+        weights=weights,
+        labels=labels,
+        content=content,
+        read=read,
+        grid=grid,
+    )
 
 
 def features(output: torch.Tensor, layer: int) -> Activations:
@@ -37,14 +60,14 @@ def features(output: torch.Tensor, layer: int) -> Activations:
 
 
 def test_uniform_attention_and_attention_to_neighbours():
-    near, distance = grid(16)
+    near, distance = grid_distances(4, 4)
     for weights, mass, far in (
         (torch.full((16, 16), 1 / 16), float(near.sum()) / 240, float(distance.sum()) / 240),
         ((near / near.sum(1, keepdim=True)).float(), 1.0, 1.0),
         ((near + torch.eye(16)) / (1 + near.sum(1, keepdim=True)), 1.0, 1.0),
     ):
         metric = vision.PatchAttention()
-        metric.update(attention(weights.float().expand(5, 1, 16, 16)))
+        metric.update(attention(weights.float().expand(5, 1, 16, 16), rows=4))
         rows = {row.quantity: row.value for row in metric.compute()}
         assert rows[NEIGHBOURS] == pytest.approx(mass, abs=1e-6)
         assert rows[DISTANCE] == pytest.approx(far, abs=1e-6)
@@ -58,7 +81,6 @@ def test_halves_merge_to_the_whole(kind: type):
         torch.randn(n, 17, 12, generator=generator(1)),
         torch.randint(2, (n,), generator=generator(2)),
     )
-    tokens[:, 0] = 1.0  # a class token
     whole, halves = kind(), [kind(), kind()]
     for metric, parts in (
         (whole, (slice(0, 32), slice(32, 64))),
@@ -67,11 +89,8 @@ def test_halves_merge_to_the_whole(kind: type):
     ):
         for part in parts:
             for layer in range(2):
-                metric.update(
-                    attention(
-                        weights[part], labels[part], tokens[part] + layer * tokens[part].square(), layer
-                    )
-                )
+                seen = tokens[part] + layer * tokens[part].square()
+                metric.update(attention(weights[part], labels[part], seen, layer, rows=4, leading=1))
                 metric.update(
                     features(tokens[part] + layer * tokens[part].square(), layer)
                 ) if kind is vision.LayerSimilarity else None
@@ -107,11 +126,10 @@ def relevant_network(attended: bool) -> tuple[vision.RelevantMass, torch.Tensor]
     )
     tokens = 0.1 * torch.randn(n, 17, 2, generator=generator(2))
     tokens[torch.arange(n), 1 + place, 0] = 4.0 * (2 * labels - 1)
-    tokens[:, 0] = 1.0
     chosen = place if attended else torch.randint(16, (n,), generator=generator(3))
     weights = torch.nn.functional.one_hot(1 + chosen, 17).float()[:, None, None].expand(n, 1, 17, 17)
     metric = vision.RelevantMass()
-    metric.update(attention(weights, labels, tokens))
+    metric.update(attention(weights, labels, tokens, leading=1))
     return metric, labels
 
 
@@ -143,19 +161,13 @@ def test_attention_to_rare_words_is_no_finding_if_labels_are_random():
     assert sum(p <= 0.05 for p in found) <= 3
 
 
-def test_a_later_module_has_one_token_too_many_but_a_first_one_has_no_grid():
-    for layer, expected in ((0, None), (3, 1 / 3)):
-        metric = vision.PatchAttention()
-        metric.update(attention(torch.full((4, 1, 10, 10), 0.1), layer=layer))
-        assert metric.compute()[0].value == (expected if expected is None else pytest.approx(expected))
-
-
 @pytest.mark.parametrize(
     ("metric", "activations", "reason"),
     [
-        (vision.PatchAttention, attention(torch.full((4, 1, 7, 7), 1 / 7)), "square grid"),
-        (vision.PatchAttention, attention(torch.eye(9).expand(4, 1, 9, 9)), "the patch itself"),
-        (vision.PatchAttention, attention(torch.full((4, 1, 9, 9), torch.nan)), "not finite"),
+        (vision.PatchAttention, attention(torch.full((4, 1, 9, 9), 1 / 9)), "no images"),
+        (vision.PatchAttention, attention(torch.ones(4, 1, 1, 1), rows=1), "a single place"),
+        (vision.PatchAttention, attention(torch.eye(9).expand(4, 1, 9, 9), rows=3), "the patch itself"),
+        (vision.PatchAttention, attention(torch.full((4, 1, 9, 9), torch.nan), rows=3), "not finite"),
         (vision.RelevantMass, attention(torch.full((4, 1, 9, 9), 1 / 9)), "no labels"),
         (
             vision.RelevantMass,
@@ -193,15 +205,13 @@ def test_inputs_that_do_not_fit_give_one_row_with_the_reason(
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    "labels", [3 * torch.rand(8, generator=generator()), torch.zeros(8, 2), torch.full((8,), torch.nan)]
-)
-def test_labels_that_are_no_classes_have_a_reason(labels: torch.Tensor):
+@pytest.mark.parametrize("labels", [None, torch.full((8,), -1), torch.zeros(4, dtype=torch.long)])
+def test_missing_labels_have_a_reason(labels: torch.Tensor | None):
     metric = vision.RelevantMass()
     metric.update(attention(torch.full((8, 1, 9, 9), 1 / 9), labels))
     (row,) = metric.compute(draws=2)
     assert row.value is None
-    assert "no labels that are integers" in row.reason
+    assert "no labels" in row.reason
 
 
 def test_constant_features_have_a_reason():
@@ -214,45 +224,47 @@ def test_constant_features_have_a_reason():
 
 
 def test_class_and_register_tokens_are_left_out_of_the_grid():
-    """With c leading tokens that are the same for every image, the maps are those of the patches alone. One
-    of them is a class token.
-    """
-    weights = torch.rand(6, 2, 9 + 3, 9 + 3, generator=generator()).softmax(-1)
+    weights = torch.rand(6, 2, 8 + 3, 8 + 3, generator=generator()).softmax(-1)
     plain = vision.PatchAttention()
-    plain.update(attention(weights[..., 3:, 3:]))
-    patches, leading = (
-        torch.randn(6, 9, 3, generator=generator(9)),
-        torch.randn(3, 3, generator=generator(8)).expand(6, 3, 3),
-    )
+    plain.update(attention(weights[..., 3:, 3:], rows=2))
     for count in (1, 3):
         metric = vision.PatchAttention()
-        metric.update(
-            attention(
-                weights[..., 3 - count :, 3 - count :], tokens=torch.cat([leading[:, :count], patches], 1)
-            )
-        )
-        assert (metric.leading, metric.class_token) == (count, count == 1)
+        metric.update(attention(weights[..., 3 - count :, 3 - count :], rows=2, leading=count))
         assert [row.value for row in metric.compute()] == pytest.approx(
             [row.value for row in plain.compute()], rel=1e-6
         )
-    # Two corners of a drawing that are always empty are no registers.
-    corners = patches.clone()
-    corners[:, [0, 8]] = 0.0
-    metric.reset()
-    metric.update(attention(weights[..., 3:, 3:], tokens=corners))
-    assert metric.leading == 0
 
 
-def test_networks_with_and_without_class_token_do_not_merge():
-    one, other = vision.PatchAttention(), vision.PatchAttention()
-    one.leading, other.leading = 1, 0
-    with pytest.raises(ValueError, match="one with 1 class and register tokens"):
-        one.merge(other)
+def test_each_image_may_have_other_patches():
+    """Of the 16 places of a grid each image has six; the places are known."""
+    weights = torch.rand(5, 2, 6, 6, generator=generator()).softmax(-1).double()
+    places = torch.rand(5, 16, generator=generator(1)).argsort(1)[:, :6]
+    metric = vision.PatchAttention()
+    metric.update(attention(weights, rows=4, places=places))
+    shares, spans = [], []
+    for image in range(5):
+        at = torch.stack([places[image] // 4, places[image] % 4], 1).double()
+        distance = (at[:, None] - at).square().sum(-1).sqrt()
+        W = weights[image, 0].clone().fill_diagonal_(0.0)
+        W = W / W.sum(1, keepdim=True)
+        shares.append((W * (distance == 1)).sum(1).mean())
+        spans.append((W * distance).sum(1).mean())
+    rows = {row.quantity: row.value for row in metric.compute() if row.head == 0}
+    assert rows[NEIGHBOURS] == pytest.approx(float(torch.stack(shares).mean()), rel=1e-12)
+    assert rows[DISTANCE] == pytest.approx(float(torch.stack(spans).mean()), rel=1e-12)
+
+
+def test_words_are_no_patches():
+    labels = torch.arange(40) % 2
+    seen = replace(attention(torch.full((40, 1, 9, 9), 1 / 9), labels), grid=WORDS)
+    for metric in (vision.PatchAttention(), vision.RelevantMass()):
+        metric.update(seen)
+        assert all(row.value is None and "words" in row.reason for row in metric.compute(draws=2))
 
 
 def test_a_probe_measures_a_vit():
     model = ViT.for_tokens(9, 4, 3, dim=16, depth=2, heads=2)
-    with probe(model, vision.THEORY.in_networks.metrics(), draws=2) as p, p.accumulate(0):
+    with probe(model, vision.THEORY.in_networks.metrics(), draws=2, grid=(3, 3)) as p, p.accumulate(0):
         model(torch.randn(16, 9, 4, generator=generator()))
     rows = [row for row in p.result().table if row.quantity == NEIGHBOURS]
     assert len(rows) == 4

@@ -20,9 +20,19 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...core.validation import converted
+from ...core.validation import converted, full_precision
 from ...maths.linalg import smaller_gram
-from .memberships import Memberships, blocks, check_features, class_shares, class_sizes, is_soft, labelled
+from .memberships import (
+    Memberships,
+    blocks,
+    check_features,
+    class_shares,
+    class_sizes,
+    is_soft,
+    labelled,
+    ordinary_scale,
+    with_labels,
+)
 from .resolvents import inverse, pulls_and_leverages, rate_and_inverse, widened
 
 
@@ -62,12 +72,14 @@ def compression_operators(
             :func:`.class_coding_rates`.
     """
     check_features(features, eps)
+    features, labels = with_labels(features, labels)
     counts = class_sizes(features, labels)
     if not bool((counts > 0).all()):
         raise ValueError(
             f"each class must have a sample, got none for class {int((counts <= 0).nonzero()[0, 0])}; "
             "relabel without gaps"
         )
+    features, eps, c = ordinary_scale(features, eps)
     memberships = (
         labels
         if is_soft(labels)
@@ -85,7 +97,7 @@ def compression_operators(
             f"for class {least}; omit it"
         )
     operators = [scale * inverse(X, w) for scale, w in zip(scales.to(X.dtype), weights.to(X.dtype).mT)]
-    return torch.stack(operators).to(features.dtype)
+    return torch.stack(operators).to(features.dtype) / c / c
 
 
 @converted(floats=("features",))
@@ -103,9 +115,10 @@ def coding_rate_gradient(features: Float[Tensor, "n d"], *, eps: float) -> Float
         ValueError, TypeError: see :func:`.coding_rate`.
     """
     check_features(features, eps)
+    features, eps, c = ordinary_scale(features, eps)
     alpha = features.shape[1] / (len(features) * eps**2)
     X = widened(features, alpha * features.square().sum())
-    return pulls_and_leverages(X, X.new_full((len(X),), alpha))[0].to(features.dtype)
+    return pulls_and_leverages(X, X.new_full((len(X),), alpha))[0].to(features.dtype) / c
 
 
 @labelled
@@ -130,12 +143,13 @@ def class_coding_rate_gradient(
         return -rates_and_gradient(features, labels, eps=eps, gamma2=0.0).gradient
     check_features(features, eps)
     counts = class_sizes(features, labels)
+    features, eps, c = ordinary_scale(features, eps)
     weights = (features.shape[1] / eps**2) * class_shares(labels)
     X = widened(features, (features.square().sum(1).to(weights.dtype) @ weights).amax())
     total = torch.zeros_like(X)
     for size, w in zip(counts, weights.to(X.dtype).mT):
         total = total + (size / len(X)) * pulls_and_leverages(X, w)[0]
-    return total.to(features.dtype)
+    return total.to(features.dtype) / c
 
 
 @labelled
@@ -172,6 +186,7 @@ class RatesAndGradient:
     gradient: Float[Tensor, "n d"]
 
 
+@full_precision
 @torch.no_grad()
 def rates_and_gradient(
     features: Float[Tensor, "n d"],
@@ -204,17 +219,18 @@ def rates_and_gradient(
     """
     check_features(features, eps)
     counts = class_sizes(features, labels)
+    features, eps, c = ordinary_scale(features, eps)
     d = features.shape[1]
-    with torch.autocast(features.device.type, enabled=False):
-        energies = torch.zeros(len(counts), dtype=features.dtype, device=features.device)
-        energies = energies.index_add(0, labels.long(), features.square().sum(1)) / counts.clamp(min=1)
-        # The mean energy of all samples is at most the largest of the classes, so ``largest`` bounds the
-        # trace of each matrix.
-        largest = d * max(gamma1, 1.0) / eps**2 * energies.amax()
-        parts = _by_gram_matrices(
-            widened(features, largest), labels, counts, eps=eps, gamma1=gamma1, gamma2=gamma2
-        )
-        return RatesAndGradient(*(part.to(features.dtype) for part in parts))
+    energies = torch.zeros(len(counts), dtype=features.dtype, device=features.device)
+    energies = energies.index_add(0, labels.long(), features.square().sum(1)) / counts.clamp(min=1)
+    # The mean energy of all samples is at most the largest of the classes, so ``largest`` bounds the trace of
+    # each matrix.
+    largest = d * max(gamma1, 1.0) / eps**2 * energies.amax()
+    parts = _by_gram_matrices(
+        widened(features, largest), labels, counts, eps=eps, gamma1=gamma1, gamma2=gamma2
+    )
+    expansion, rate, class_rate, gradient = (part.to(features.dtype) for part in parts)
+    return RatesAndGradient(expansion, rate, class_rate, gradient / c)
 
 
 def _by_gram_matrices(

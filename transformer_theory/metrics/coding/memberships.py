@@ -8,6 +8,7 @@ Source: :cite:t:`ma2007segmentation`, :cite:t:`yu2020learning`.
 """
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from numbers import Real
 from typing import Any, ParamSpec, TypeVar
@@ -17,11 +18,12 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from ...core.validation import SHARES_ATOL, as_float, as_int64
+from ...core.validation import SHARES_ATOL, as_float, as_labels, as_tensor, full_precision
+from ...maths.linalg import binary_scale
 
 Memberships = Int[Tensor, " n"] | Float[Tensor, "n k"]
-"""Labels ``[n]``, integers >= 0, or soft memberships ``[n, k]``, float32 or float64, >= 0, rows summing to
-one.
+"""Labels ``[n]``, integers >= 0 (negative: unlabelled), booleans or words; or soft memberships ``[n, k]``,
+float32 or float64, >= 0, rows summing to one.
 """
 
 # smallest eps; the squares of eps and 1 / eps then neither underflow nor overflow in float64
@@ -35,39 +37,67 @@ T = TypeVar("T")
 
 def labelled(function: Callable[P, T]) -> Callable[P, T]:
     """Returns the function with converted arguments ``features`` and ``labels``: these may be arrays or
-    lists, and features integers.
+    lists, and features integers. Autocast is off inside.
 
     Half precision becomes float32, integer features float64, labels int64; memberships keep their dtype.
     """
+    exact = full_precision(function)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> T:
         values = dict(zip(("features", "labels"), args)) | kwargs
-        for name, convert in (("features", lambda value: as_float("features", value)), ("labels", as_labels)):
+        if isinstance(values.get("eps"), np.number):
+            values["eps"] = values["eps"].item()
+        for name, convert in (("features", as_features), ("labels", as_classes)):
             if name in values:
                 values[name] = convert(values[name])
-        return function(*args[2:], **values)  # pyright: ignore[reportCallIssue]
+        return exact(*args[2:], **values)  # pyright: ignore[reportCallIssue]
 
     return call  # pyright: ignore[reportReturnType]
 
 
-def as_labels(value: Any) -> Tensor:
-    """Converts integer labels of any type to int64, and memberships to a tensor. :func:`class_sizes` refuses
-    other values.
+def as_features(value: Any) -> Tensor:
+    """Converts features as :func:`.as_float` does."""
+    return as_float("features", value)
+
+
+def as_classes(value: Any) -> Tensor:
+    """Converts labels to int64 (:func:`.as_labels`), and memberships ``[n, k]`` to a tensor.
+    :func:`class_sizes` refuses other values.
 
     Raises:
-        ValueError, TypeError: the value is not a tensor, an array or a regular nested list of numbers.
+        ValueError: the value is neither.
     """
-    tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
-    integer = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
-    return as_int64("labels", tensor) if integer else tensor
+    if np.ndim(value) == 2:
+        tensor = as_tensor("labels", value)
+        if tensor.is_floating_point() or tensor.shape[1] != 1:
+            return tensor
+    return as_labels("labels", value)
+
+
+def with_labels(
+    features: Float[Tensor, "n d"], labels: Memberships
+) -> tuple[Float[Tensor, "m d"], Int[Tensor, " m"] | Float[Tensor, "m k"]]:
+    """Returns the samples that have a label, with their labels; all samples if none is negative.
+
+    Raises:
+        ValueError: no sample has a label.
+    """
+    if labels.is_floating_point() or labels.ndim != 1 or labels.shape != features.shape[:1]:
+        return features, labels
+    known = labels >= 0
+    if bool(known.all()):
+        return features, labels
+    if not bool(known.any()):
+        raise ValueError(f"labels must name a class, got {len(labels)} negative ones, which mean unlabelled")
+    return features[known.to(features.device)], labels[known]
 
 
 def check_eps(eps: float) -> None:
     """Raises ValueError unless the distortion is a positive number whose square and inverse square are
     positive and finite in float64.
     """
-    if not (isinstance(eps, Real) and EPS_MIN <= eps <= 1 / EPS_MIN):
+    if not (isinstance(eps, Real) and EPS_MIN <= float(eps) <= 1 / EPS_MIN):
         raise ValueError(
             f"eps must be a positive distortion (a number >= {EPS_MIN:g}; it is squared inside), got {eps!r}"
         )
@@ -87,6 +117,23 @@ def check_features(features: Shaped[Tensor, "..."], eps: float) -> None:
             f"features must be float32 or float64, got {features.dtype}; convert with .float(), also under "
             "autocast"
         )
+
+
+def ordinary_scale(
+    features: Float[Tensor, "*batch n d"], eps: float
+) -> tuple[Float[Tensor, "*batch n d"], float, float]:
+    """Divides features and distortion by one power of two, which changes no rate and rounds nothing, so that
+    the squares of features are in range.
+
+    Returns:
+        The features, the distortion, and the power of two c: a gradient by the divided features is c times
+        that by the features, an operator c^2 times.
+    """
+    exponent = math.frexp(float(binary_scale(features, tuple(range(features.ndim)))))[1] - 1
+    # The distortion stays in the range in which its square is finite.
+    middle, largest = math.frexp(eps)[1], int(math.log2(1 / EPS_MIN)) - 2
+    c = 2.0 ** min(max(exponent, middle - largest), middle + largest)
+    return features / c, eps / c, c
 
 
 def check_integers(labels: Shaped[Tensor, "..."]) -> None:
@@ -116,11 +163,14 @@ def class_sizes(
             of samples by 100,000 or more, or memberships are not float32 or float64 numbers >= 0 whose rows
             sum to one.
     """
-    if labels.ndim == 2 and labels.shape[1] == 1 and not labels.is_floating_point():
-        raise ValueError(f"labels must have shape [n], got {list(labels.shape)}; pass labels.squeeze(1)")
-    if features.ndim != 2 or labels.ndim not in (1, 2) or len(features) != len(labels):
+    if (
+        features.ndim != 2
+        or labels.ndim not in (1, 2)
+        or len(features) != len(labels)
+        or not features.shape[1]
+    ):
         raise ValueError(
-            "features [n, d] need one label each, labels [n], or memberships [n, k]; got "
+            "features [n, d] with d >= 1 need one label each, labels [n], or memberships [n, k]; got "
             f"{list(features.shape)} and {list(labels.shape)}"
         )
     if not len(labels):

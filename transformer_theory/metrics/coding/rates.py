@@ -40,8 +40,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...core.validation import converted, finite, same_dtype
-from ...maths.linalg import logdet_identity_plus
-from .memberships import Memberships, blocks, check_features, class_shares, class_sizes, is_soft, labelled
+from ...maths.linalg import binary_scale, logdet_identity_plus
+from .memberships import (
+    Memberships,
+    blocks,
+    check_features,
+    class_shares,
+    class_sizes,
+    is_soft,
+    labelled,
+    ordinary_scale,
+    with_labels,
+)
 from .resolvents import weighted_logdets
 
 
@@ -83,8 +93,9 @@ def class_coding_rates(
 
     Args:
         features: one row per sample, ``[n, d]``.
-        labels: class of each sample, integers >= 0, ``[n]``, gaps allowed; or memberships ``[n, k]``, rows
-            summing to one.
+        labels: class of each sample, integers >= 0, booleans or words, ``[n]``, gaps allowed; samples with
+            negative labels are left out, also in what follows from these rates. Or memberships ``[n, k]``,
+            rows summing to one.
         eps: distortion, > 0; squared inside.
     Returns:
         One rate per class, ``[1 + largest label]`` or ``[k]``, nats per sample of that class, twice
@@ -96,7 +107,9 @@ def class_coding_rates(
         TypeError: features are not real numbers.
     """
     check_features(features, eps)
+    features, labels = with_labels(features, labels)
     counts = class_sizes(features, labels)
+    features, eps, _ = ordinary_scale(features, eps)
     d = features.shape[-1]
     if is_soft(labels):
         return 0.5 * weighted_logdets(features, (d / eps**2) * class_shares(labels))
@@ -123,6 +136,7 @@ def class_coding_rate(
     Raises:
         ValueError, TypeError: see :func:`class_coding_rates`.
     """
+    features, labels = with_labels(features, labels)
     rates = class_coding_rates(features, labels, eps=eps)
     return (class_sizes(features, labels).to(rates.dtype) / len(labels)) @ rates
 
@@ -153,6 +167,7 @@ def rate_reduction(features: Float[Tensor, "n d"], labels: Memberships, *, eps: 
     Raises:
         ValueError, TypeError: see :func:`class_coding_rates`.
     """
+    features, labels = with_labels(features, labels)
     return coding_rate(features, eps=eps) - class_coding_rate(features, labels, eps=eps)
 
 
@@ -204,8 +219,17 @@ def unit_norm(features: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
     Returns:
         ``[*batch, d]``, norms 1 (or 0).
     Raises:
+        ValueError: there are no entries along the last axis, or a vector is not finite.
         TypeError: features are not real numbers.
     """
+    if not features.ndim or not features.shape[-1]:
+        raise ValueError(f"features must have shape [*batch, d] with d >= 1, got {list(features.shape)}")
+    finite(features=features)
+    return normalised(features)
+
+
+def normalised(features: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
+    """Computes :func:`unit_norm` without checks; a vector that is not finite becomes NaN."""
     largest = features.abs().amax(-1, keepdim=True)
     # The largest scaled entry is 1, so the sum of squares neither overflows nor underflows.
     scaled = features / torch.where(largest > 0, largest, 1)
@@ -239,7 +263,17 @@ def mean_coding_length(features: Float[Tensor, "n d"], *, eps: float) -> Float[T
     """
     check_features(features, eps)
     finite(features=features)
-    return features.shape[1] / (2 * math.log(2)) * torch.log1p((features.mean(0) / eps).square().sum())
+    # ||mean||^2 / eps^2 = square 4^exponent; powers of two are taken out of features, eps and quotient.
+    mantissa, exponent = math.frexp(eps)
+    inner = binary_scale(features, (0, 1))
+    mean = (features / inner).mean(0) / mantissa
+    outer = binary_scale(mean, 0)
+    square = (mean / outer).square().sum()
+    exponent = sum(math.frexp(float(scale))[1] - 1 for scale in (inner, outer)) - exponent
+    # Beyond 4^30, adding 1 changes no digit.
+    inside = min(exponent, 30)
+    bits = torch.log1p(square * 4.0**inside) / math.log(2) + 2 * (exponent - inside)
+    return features.shape[1] / 2 * bits
 
 
 @converted(floats=("features",))
@@ -269,6 +303,7 @@ def segmented_coding_length(
     Raises:
         ValueError, TypeError: see :func:`class_coding_rates`.
     """
+    features, labels = with_labels(features, labels)
     rates = class_coding_rates(features, labels, eps=eps)
     sizes = class_sizes(features, labels).to(rates.dtype)
     n, d = features.shape

@@ -17,11 +17,14 @@ import torch
 from jaxtyping import Float, Inexact
 from torch import Tensor
 
+from ...core.validation import full_precision
 from ...maths.linalg import (
     LARGEST_FLOAT32_CONDITION,
     LARGEST_GRAM_CONDITION,
+    SMALL,
     logdet_identity_plus,
     require_resolved,
+    small_logdet,
     smaller_gram,
 )
 
@@ -64,7 +67,12 @@ def rate_and_inverse(
     matrix.diagonal(dim1=-2, dim2=-1).add_(1)
     factor, failed = torch.linalg.cholesky_ex(matrix)
     require_resolved(matrix, factor, failed)
-    return factor.diagonal(dim1=-2, dim2=-1).real.log().sum(-1), torch.cholesky_inverse(factor)
+    rates, inverses = factor.diagonal(dim1=-2, dim2=-1).real.log().sum(-1), torch.cholesky_inverse(factor)
+    diagonal = scale[..., None] * gram.diagonal(dim1=-2, dim2=-1).real
+    is_small = diagonal.sum(-1) < SMALL
+    if bool(is_small.any()):
+        rates = torch.where(is_small, 0.5 * small_logdet(diagonal, factor), rates)
+    return rates, inverses
 
 
 def inverse(X: Float[Tensor, "n d"], weights: Float[Tensor, " n"]) -> Float[Tensor, "d d"]:
@@ -123,6 +131,7 @@ def _resolvent(X: Tensor, weights: Tensor) -> Tensor:
     return torch.linalg.solve(identity + X.mT @ (weights[:, None] * X), X.mT).mT
 
 
+@full_precision
 def weighted_logdets(X: Float[Tensor, "n d"], weights: Float[Tensor, "n k"]) -> Float[Tensor, " k"]:
     r"""Computes :math:`\log\det(I + X^\top W_j X)` for each column of weights, twice differentiable in X and
     the weights.
@@ -136,11 +145,10 @@ def weighted_logdets(X: Float[Tensor, "n d"], weights: Float[Tensor, "n k"]) -> 
         ValueError: X is not finite, or has less than full rank and is so large that the identity is lost to
             rounding.
     """
-    with torch.autocast(X.device.type, enabled=False):
-        with torch.no_grad():
-            largest = (X.square().sum(1).to(weights.dtype) @ weights).amax()
-        wide = widened(X, largest)
-        return _WeightedLogdets.apply(wide, weights.to(wide.dtype)).to(X.dtype)  # pyright: ignore[reportReturnType, reportOptionalMemberAccess]
+    with torch.no_grad():
+        largest = (X.square().sum(1).to(weights.dtype) @ weights).amax()
+    wide = widened(X, largest)
+    return _WeightedLogdets.apply(wide, weights.to(wide.dtype)).to(X.dtype)  # pyright: ignore[reportReturnType, reportOptionalMemberAccess]
 
 
 class _WeightedLogdets(torch.autograd.Function):
@@ -154,6 +162,7 @@ class _WeightedLogdets(torch.autograd.Function):
         return torch.stack([logdet_identity_plus(w.sqrt()[:, None] * X, 1.0) for w in weights.mT])
 
     @staticmethod
+    @full_precision
     def backward(ctx, grad: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         X, weights = ctx.saved_tensors
         to_X, to_weights = torch.zeros_like(X), []

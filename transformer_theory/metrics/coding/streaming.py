@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...core.validation import as_float64, finite
-from .memberships import as_labels, check_eps, class_sizes, is_soft
+from .memberships import as_classes, check_eps, class_sizes, is_soft, with_labels
 from .resolvents import rate_and_inverse
 
 
@@ -52,7 +52,7 @@ class SecondMoments:
                 earlier samples.
             TypeError: features are not real numbers.
         """
-        rows, labels = as_float64("features", features).detach(), as_labels(labels)
+        rows, labels = with_labels(as_float64("features", features).detach(), as_classes(labels))
         finite(features=rows)
         counts = class_sizes(rows, labels).detach().to(rows.device, torch.float64)
         moments = rows.new_zeros(len(counts), rows.shape[1], rows.shape[1])

@@ -310,7 +310,7 @@ class AlignmentMetric(PerModule):
             sums = torch.cat([stored, sums])[: self.max_samples]
         self.sums[place] = sums
 
-    def _tokens(self, place: Place) -> Float[Tensor, "n T d"]:
+    def tokens(self, place: Place) -> Float[Tensor, "n T d"]:
         """Returns the sequences of the length of which most tokens are stored."""
         stored = [x for key, x in self.sums.items() if key[:3] == (*place, TOKENS)]
         return max(stored, key=lambda x: x.shape[:2].numel())
@@ -332,7 +332,7 @@ class AlignmentMetric(PerModule):
             generator: its seed is the seed of the sign flips. None:
                 :func:`~transformer_theory.core.statistics.fixed_generator`.
         """
-        n, T, _ = self._tokens(place).shape
+        n, T, _ = self.tokens(place).shape
         alignments = self._alignments(place, min(draws, RANGE_DRAWS), generator)
         for head, found in enumerate(alignments):
             if found.cosine is None:
@@ -349,7 +349,7 @@ class AlignmentMetric(PerModule):
     def _alignments(self, place: Place, draws: int, generator: torch.Generator | None) -> list[Alignment]:
         """Computes the alignment of every head of one module."""
         tokens, heads, foreign = (
-            self._tokens(place),
+            self.tokens(place),
             self.sums[*place, BILINEAR],
             self.sums[*place, FOREIGN],
         )

@@ -23,7 +23,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
-from ...core.validation import same_dtype
+from ...core.validation import converted, same_dtype
+from ...maths.linalg import binary_scale
 from .phases import participation
 from .residuals import residual
 
@@ -49,7 +50,8 @@ def normalised_gram(
     """Computes the inner products of the residuals of a sequence divided by their trace, ``[*batch, n, n]``;
     zeros if all are equal.
     """
-    R = residual_within(tokens, inside)
+    # a mean of scaled tokens is in range
+    R = residual_within(tokens / binary_scale(tokens, (-2, -1)), inside)
     size = R.abs().amax((-2, -1), keepdim=True)
     R = R / torch.where(size > 0, size, 1.0)  # squares then neither overflow nor underflow
     gram = R @ R.mT
@@ -73,6 +75,7 @@ def squared_contraction_of(
     return ((B @ gram) * B).sum((-2, -1)).clamp(min=0)
 
 
+@converted(floats=("weights", "tokens"))
 def contraction(weights: Weights, tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
     r"""Computes :math:`|\mathrm{res}(A X)|_F / |\mathrm{res}(X)|_F` of each sequence, ``[*batch]``.
 
@@ -102,6 +105,7 @@ def contraction(weights: Weights, tokens: Float[Tensor, "*batch n d"]) -> Float[
     return squared_contraction_of(weights, gram).sqrt()
 
 
+@converted(floats=("weights",))
 def permuted_contraction(weights: Weights) -> Float[Tensor, "*batch"]:
     r"""Computes :math:`\sqrt{\tfrac1n \sum_i Y_i - \tfrac1n}`, the root of the mean squared contraction with
     permuted keys, ``[*batch]``.

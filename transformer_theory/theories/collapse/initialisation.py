@@ -36,6 +36,8 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
+from ...core.validation import converted
+from ...maths.linalg import binary_scale
 from .residuals import residual, weights
 
 
@@ -78,20 +80,25 @@ def gaussian_scores_matrix(d: int, deviation: float, generator: Generator) -> Fl
     return deviation / d * torch.randn(d, d, generator=generator, dtype=torch.float64)
 
 
+@converted(floats=("tokens",))
 def mean_cosine(tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
-    """Computes the mean inner product of pairs of different tokens over the mean squared
-    norm, ``[*batch]``.
+    """Computes the mean inner product of pairs of different tokens over the mean squared norm, ``[*batch]``;
+    NaN if all are zero.
     """
     n = tokens.shape[-2]
+    tokens = tokens / binary_scale(tokens, (-2, -1))  # squares are then in range
     squares = tokens.square().sum((-2, -1))
     return (tokens.sum(-2).square().sum(-1) - squares) / ((n - 1) * squares)
 
 
+@converted(floats=("tokens",))
 def dimension(tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
     r"""Computes :math:`\mathrm{tr}(C)^2 / |C|_F^2` of the covariance C of the tokens of a sequence,
     ``[*batch]``; NaN if all are equal.
     """
-    R = residual(tokens)
+    # Sums of scaled tokens and fourth powers of scaled differences are in range.
+    R = residual(tokens / binary_scale(tokens, (-2, -1)))
+    R = R / binary_scale(R, (-2, -1))
     gram = R @ R.mT  # its eigenvalues are n times those of C
     return gram.diagonal(dim1=-2, dim2=-1).sum(-1).square() / gram.square().sum((-2, -1))
 
@@ -107,7 +114,8 @@ def squared_contraction(v: float, rho: float, n: int, d: float) -> float:
             f"the formula needs 0 <= v < 700, rho in [0, 1], n >= 2 and d > 0, got v = {v:g}, rho = "
             f"{rho:g}, n = {n}, d = {d:g}"
         )
-    return (math.exp(v) - math.exp(rho * v)) / n + (1 - rho) * v / d
+    # e^v - e^(rho v), without the cancellation at small v (1 - rho)
+    return math.exp(rho * v) * math.expm1((1 - rho) * v) / n + (1 - rho) * v / d
 
 
 def cosine_after(v: float, rho: float, n: int, d: float) -> float:
@@ -131,7 +139,8 @@ def contraction_of_tokens(
     To first order in v this is :math:`(1 - 1/n)(1 - \rho) v / D`; the rest is that of equiangular tokens.
     """
     shared = ((1 - 1 / n) / D - 1 / n).clamp(min=0)  # D is at most n - 1
-    return ((v.exp() - (rho * v).exp()) / n + (1 - rho) * v * shared).clamp(min=0).sqrt()
+    spread = (rho * v).exp() * ((1 - rho) * v).expm1()  # e^v - e^(rho v)
+    return (spread / n + (1 - rho) * v * shared).clamp(min=0).sqrt()
 
 
 def equiangular_cosines(A: Float[Tensor, "n n"], rho: float) -> Float[Tensor, "n n"]:

@@ -26,12 +26,14 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
 from ...core.statistics import fixed_generator
+from ...core.validation import converted
 
 WEAK, FROZEN = 0.5**0.5, 2**0.5  # values of b at which the law of the participation changes
 SAMPLES, LARGEST = 2048, 40.0  # rows of a table, and its largest standard deviation of the scores
 NUMBERS = 2**18  # largest number of scores behind one table, unless it has fewer than 16 rows
 
 
+@converted(floats=("weights",))
 def participation(weights: Float[Tensor, "*batch keys"]) -> Float[Tensor, "*batch"]:
     r"""Computes :math:`\sum_j a_j^2`: 1/n for uniform weights, 1 for all weight on one key, ``[*batch]``."""
     return weights.square().sum(-1)

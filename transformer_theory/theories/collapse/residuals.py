@@ -27,23 +27,28 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
+from ...core.validation import converted
+from ...maths.linalg import binary_scale
 from ...models.attention import Combined, softmax, token_scores
 
 ROUNDING = 1e-13  # residuals below this share of the tokens are rounding errors of float64
 Tokens = Float[Tensor, "*batch n d"]
 
 
+@converted(floats=("tokens",))
 def residual(tokens: Tokens) -> Tokens:
     r"""Computes :math:`X - 1 \bar x^\top`, ``[*batch, n, d]``."""
     return tokens - tokens.mean(-2, keepdim=True)
 
 
+@converted(floats=("M",))
 def composite_norm(M: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
     r"""Computes :math:`\sqrt{|M|_1 |M|_\infty}`, the root of the largest column sum times the largest row
     sum, ``[*batch]``.
     """
-    size = M.abs()
-    return (size.sum(-2).amax(-1) * size.sum(-1).amax(-1)).sqrt()
+    scale = binary_scale(M, (-2, -1))
+    size = M.abs() / scale  # the product of the two sums is then in range
+    return scale[..., 0, 0] * (size.sum(-2).amax(-1) * size.sum(-1).amax(-1)).sqrt()
 
 
 def weights(tokens: Tokens, W: Float[Tensor, "*heads d d"]) -> Float[Tensor, "..."]:
@@ -53,6 +58,7 @@ def weights(tokens: Tokens, W: Float[Tensor, "*heads d d"]) -> Float[Tensor, "..
     return softmax(token_scores(tokens, Combined(W.mT)))
 
 
+@converted(floats=("tokens", "W", "V"))
 def pure_attention(
     tokens: Tokens, W: Float[Tensor, "heads d d"], V: Float[Tensor, "heads d e"]
 ) -> Float[Tensor, "*batch n e"]:
@@ -60,6 +66,7 @@ def pure_attention(
     return (weights(tokens, W) @ tokens.unsqueeze(-3) @ V).sum(-3)
 
 
+@converted(float64=("tokens", "W", "V"))
 def log_bound(
     tokens: Float[Tensor, "n d"], W: Float[Tensor, "layers heads d d"], V: Float[Tensor, "layers heads d d"]
 ) -> float:
@@ -86,6 +93,7 @@ def log_bound(
     return (3**L - 1) / 2 * math.log(4 * beta * H) + 3**L * math.log(size)
 
 
+@converted(float64=("before", "after", "W", "V"))
 def bound_ratio(
     before: Float[Tensor, "n d"],
     after: Float[Tensor, "n e"],
@@ -124,6 +132,7 @@ def weighted_covariance(tokens: Tokens, a: Float[Tensor, "*batch n"]) -> Float[T
     return (centred * a.unsqueeze(-1)).mT @ centred
 
 
+@converted(floats=("tokens", "W", "V"))
 def cubic_law(
     tokens: Tokens, W: Float[Tensor, "d d"], V: Float[Tensor, "d e"]
 ) -> Float[Tensor, "*batch n e"]:
@@ -155,6 +164,7 @@ def exact_differences(
     return (mean + a @ differences + moved.mean(-2, keepdim=True)) @ V, residual(moved) @ V
 
 
+@converted(floats=("tokens", "W", "V", "gradient", "values"))
 def score_gradient(
     tokens: Float[Tensor, "n d"],
     W: Float[Tensor, "d d"],
@@ -178,6 +188,7 @@ def score_gradient(
     return tokens.mT @ D @ tokens
 
 
+@converted(floats=("tokens", "W", "gradient"))
 def value_gradient(
     tokens: Float[Tensor, "n d"], W: Float[Tensor, "d d"], gradient: Float[Tensor, "n e"]
 ) -> Float[Tensor, "d e"]:

@@ -30,6 +30,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...core.validation import converted, integers, positive
+from ...maths.linalg import vector_norm
+from ...metrics.coding.memberships import ordinary_scale
 from ...models.crate.compression import Bases, Tokens, coordinates, expansion
 
 
@@ -73,6 +75,8 @@ def spectral_radii(tokens: Tokens, bases: Bases, *, eps: float) -> Float[Tensor,
     Raises:
         ValueError: shapes or dtypes do not fit, or ``eps`` is not positive and finite.
     """
+    positive(eps=eps)
+    tokens, eps, _ = ordinary_scale(tokens, eps)
     beta = expansion(bases, n=tokens.shape[-2], eps=eps)
     # The eigenvalues of W_k W_k^T are the squared singular values of W_k.
     return beta * torch.linalg.matrix_norm(coordinates(tokens, bases), 2).amax(-1) ** 2
@@ -97,12 +101,14 @@ def gradient_error(
     Raises:
         ValueError: shapes or dtypes do not fit, or ``eps`` is not positive and finite.
     """
+    positive(eps=eps)
+    tokens, eps, _ = ordinary_scale(tokens, eps)
     coords = coordinates(tokens, bases)
     A = expansion(bases, n=tokens.shape[-2], eps=eps) * coords @ coords.mT
     eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
     exact = torch.linalg.solve(eye + A, coords)
     error = neumann_sum(A, terms=terms) @ coords - exact
-    relative = error.square().sum((-3, -2, -1)).sqrt() / exact.square().sum((-3, -2, -1)).sqrt()
+    relative = vector_norm(error, (-3, -2, -1)) / vector_norm(exact, (-3, -2, -1))
     return relative, spectral_radii(tokens, bases, eps=eps)
 
 

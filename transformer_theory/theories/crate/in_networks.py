@@ -33,8 +33,8 @@ from ...core.statistics import RANGE_DRAWS, fixed_generator
 from ...core.theory import InNetworks
 from ...core.validation import positive
 from ...maths.linalg import orthonormalise
-from ...metrics.coding import coding_rate, unit_norm
-from ...metrics.coding.rates import coordinates
+from ...metrics.coding import coding_rate
+from ...metrics.coding.rates import coordinates, normalised
 from ...models.crate.compression import Bases
 from .problem import CURVES, SIGN, nonzeros, random_subspaces
 
@@ -86,7 +86,7 @@ def unit_coordinates(centred: CentredCoordinates) -> Heads:
     """Returns the coordinates of layer-normalised tokens, scaled to norm one in every head, as in the
     released measurement.
     """
-    return unit_norm(centred.coords)  # the layer norm's division by the standard deviation cancels
+    return normalised(centred.coords)  # the layer norm's division by the standard deviation cancels
 
 
 def lengths_kept(centred: CentredCoordinates) -> Heads:

@@ -26,7 +26,7 @@ from ...core.statistics import nulls_of, place_of
 from ...core.table import Table
 from ...core.validation import positive
 from ...metrics.class_features import FeatureRates
-from ...metrics.coding import unit_norm
+from ...metrics.coding.rates import normalised
 from ...models.crate import Layer, layers_of
 from ...models.crate.compression import coordinates
 from ...probes import NoAttention, probe
@@ -62,7 +62,7 @@ class InputRate(PerModule):
         """Returns the number of sequences and the sum of their rates, in the first attention of a block."""
         if activations.first_head or activations.key is None:
             return None
-        rates = head_rate(unit_norm(activations.key.double()), eps=self.eps)
+        rates = head_rate(normalised(activations.key.double()), eps=self.eps)
         return torch.stack([rates.new_tensor(float(len(rates))), rates.sum()]).cpu()
 
     def rows(

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from ...core.sources import Source
 from ...core.threads import single_threaded
-from ...core.validation import converted, integers
+from ...core.validation import converted, finite, integers
+from ...maths.linalg import binary_scale
 from ...metrics.coding import coding_rate, subspace_coding_rate, unit_norm
 from ...models.crate.compression import Bases
 
@@ -116,9 +117,11 @@ def fit_subspaces(
     Returns:
         Orthonormal bases [K, d, p], and the index of the subspace of each token [n].
     Raises:
-        ValueError: p lies outside [1, d], or K < 1.
+        ValueError: p lies outside [1, d], K < 1, or a token is not finite.
     """
     integers(rounds=rounds, starts=starts)
+    finite(tokens=tokens)
+    tokens = tokens / binary_scale(tokens, (-2, -1))  # energies are compared with one another only
     # With fewer than K tokens _start fits fewer than K bases; the last ones of these random bases supply the
     # rest.
     best, best_energy, labels = (

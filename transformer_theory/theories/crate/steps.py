@@ -136,6 +136,7 @@ def released_step(
 # token statistics
 
 
+@converted(floats=("tokens", "bases", "pi"))
 def tssa_gradient(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: float) -> Tokens:
     r"""Returns the gradient of B(Z; U, Pi) with respect to Z at fixed memberships, ``[*batch, n, d]``, nats
     per unit of Z.
@@ -165,6 +166,7 @@ def tssa_step(
     return tokens - kappa * tssa_gradient(tokens, bases, pi, eps=eps)
 
 
+@converted(floats=("tokens", "bases", "pi"))
 def variational_rate(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: float) -> Float[Tensor, "*batch"]:
     r"""Returns B(Z; U, Pi), the upper bound that :func:`tssa_step` lowers, nats, ``[*batch]``. Arguments as
     in :func:`tssa_gradient`.
@@ -180,6 +182,7 @@ def variational_rate(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: floa
     return 0.5 * (sizes / tokens.shape[-2] * logs).sum(-1)
 
 
+@converted(floats=("tokens", "bases", "pi"))
 def membership_rate(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: float) -> Float[Tensor, "*batch"]:
     r"""Returns R^c(Z; U, Pi), the rate of tokens in their subspaces, nats, ``[*batch]``. Arguments as in
     :func:`tssa_gradient`.
@@ -199,6 +202,7 @@ def membership_rate(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: float
 # causal forms
 
 
+@converted(floats=("tokens", "bases"))
 def added_rates(tokens: Tokens, bases: Bases, *, eps: float, context: int) -> Float[Tensor, "*batch n"]:
     r"""Returns r_i, the increase of the rate when token i joins the tokens before it, nats, ``[*batch, n]``.
 
@@ -221,6 +225,7 @@ def added_rates(tokens: Tokens, bases: Bases, *, eps: float, context: int) -> Fl
     return torch.cat([rates[..., :1], rates.diff(dim=-1)], dim=-1).to(tokens.dtype)
 
 
+@converted(floats=("tokens", "bases"))
 def causal_exact_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float, context: int) -> Tokens:
     r"""Moves every token down the gradient of its own term r_i of the rate, :math:`z_i - \kappa \nabla_{z_i}
     r_i`, ``[*batch, n, d]``.
@@ -232,6 +237,7 @@ def causal_exact_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float,
     return tokens - kappa * causal_rate_gradient(tokens, bases, eps=eps, context=context)
 
 
+@converted(floats=("tokens", "bases"))
 def causal_paper_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float, context: int) -> Tokens:
     r"""Takes the paper's step with a causal mask, :math:`(1 - \kappa\beta) Z +
     \kappa\beta\,\mathrm{MSSA}(Z)`, ``[*batch, n, d]``.
@@ -246,6 +252,7 @@ def causal_paper_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float,
     return (1 - kappa * beta) * tokens + kappa * beta**2 * (heads @ bases.mT).sum(-3)
 
 
+@converted(floats=("tokens", "bases", "output"))
 def causal_released_step(
     tokens: Tokens, bases: Bases, output: Output, bias: Float[Tensor, " d"] | float = 0.0
 ) -> Tokens:

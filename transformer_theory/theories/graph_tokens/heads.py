@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ...core.validation import number
+from ...core.validation import full_precision, number
 from .identifiers import GraphTokens
 from .patterns import PATTERNS, Pattern, normalised_patterns
 
@@ -61,6 +61,7 @@ def pattern_heads(width: int) -> Float[Tensor, "15 address address"]:
     return torch.stack([pattern_head(pattern, width) for pattern in PATTERNS])
 
 
+@full_precision
 def head_scores(
     tokens: GraphTokens, heads: Float[Tensor, "heads address address"] | None = None
 ) -> Float[Tensor, "heads tokens tokens"]:
@@ -85,6 +86,7 @@ def head_scores(
     return torch.einsum("pxy,xyij->pij", signs, products) + 2 * prefers_nodes[:, None, None] * t
 
 
+@full_precision
 def attention_maps(tokens: GraphTokens, *, scale: float) -> Float[Tensor, "15 tokens tokens"]:
     r"""Computes the attention :math:`\mathrm{softmax}_j(a\, s(i, j))` of the fifteen heads, ``[15, queries,
     keys]``.

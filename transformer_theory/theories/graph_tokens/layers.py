@@ -22,7 +22,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.validation import integers
+from ...core.validation import full_precision, integers
+from ...maths.linalg import vector_norm
 from .heads import attention_maps, query_rows
 from .identifiers import GraphTokens
 from .patterns import PATTERNS, pattern_sums
@@ -47,12 +48,14 @@ class EquivariantLayer:
 Apply = Callable[[EquivariantLayer, Float[Tensor, "n n c"]], Float[Tensor, "n n d"]]
 
 
+@full_precision
 def by_sums(layer: EquivariantLayer, tensor: Float[Tensor, "n n c"]) -> Float[Tensor, "n n d"]:
     """Computes the layer from :func:`.pattern_sums`, ``[n, n, c']``."""
     tensor = _features(layer, tensor)
     return torch.einsum("pijc,pcd->ijd", pattern_sums(tensor), layer.weights) + _bias(layer, tensor.shape[0])
 
 
+@full_precision
 def by_heads(
     layer: EquivariantLayer, tensor: Float[Tensor, "n n c"], tokens: GraphTokens, *, scale: float = SCALE
 ) -> Float[Tensor, "n n d"]:
@@ -166,8 +169,10 @@ def relative_difference(first: Float[Tensor, "..."], second: Float[Tensor, "..."
     """Returns the norm of the difference of two tensors [...] over the larger of their norms; 0 if both are
     zero.
     """
-    size = max(float(first.norm()), float(second.norm()))
-    return float((first - second).norm()) / size if size else 0.0
+    size, difference = (
+        [float(vector_norm(x.flatten(), -1)) for x in each] for each in ((first, second), (first - second,))
+    )
+    return difference[0] / max(size) if max(size) else 0.0
 
 
 def _features(layer: EquivariantLayer, tensor: Float[Tensor, "n n c"]) -> Float[Tensor, "n n c"]:

@@ -12,7 +12,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ...core.validation import full_precision
+from ...maths.linalg import binary_scale
 
+
+@full_precision
 def dual_part(
     scores: Float[Tensor, "*b q k"],
     values: Float[Tensor, "*b k v"],
@@ -30,10 +34,12 @@ def dual_part(
     return centred / count @ values
 
 
+@full_precision
 def affine_residual(queries: Float[Tensor, "q p"], outputs: Float[Tensor, "q v"]) -> float:
     """Computes the share of the outputs' variance that no affine function of the queries explains (least
     squares).
     """
+    queries, outputs = (x / binary_scale(x, (0, 1)) for x in (queries, outputs))
     q = queries - queries.mean(0)
     o = outputs - outputs.mean(0)
     rest = o - q @ torch.linalg.solve(q.mT @ q, q.mT @ o)

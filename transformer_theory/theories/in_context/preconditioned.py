@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.validation import integers
+from ...core.validation import full_precision, integers
 
 Square = Float[Tensor, "d d"]
 
@@ -47,6 +47,7 @@ def gaussian_fourth(covariance: Square) -> Square:
     return 2 * covariance @ covariance + covariance.trace() * covariance
 
 
+@full_precision
 def gamma(covariance: Square, N: int, *, noise: float = 0.0) -> Square:
     """Computes Gamma for Gaussian inputs, ``[d, d]``; for the arguments see :func:`preconditioner`."""
     _check(covariance, N, noise)
@@ -54,6 +55,7 @@ def gamma(covariance: Square, N: int, *, noise: float = 0.0) -> Square:
     return (1 + 1 / N) * covariance + spread * torch.eye(len(covariance), dtype=covariance.dtype)
 
 
+@full_precision
 def second_moment(covariance: Square, N: int, *, noise: float = 0.0, fourth: Square | None = None) -> Square:
     """Computes B, the second moment of b over prompts, ``[d, d]``; for the arguments see
     :func:`preconditioner`.
@@ -65,6 +67,7 @@ def second_moment(covariance: Square, N: int, *, noise: float = 0.0, fourth: Squ
     return Q / N + (1 - 1 / N) * covariance @ covariance + noise / N * covariance
 
 
+@full_precision
 def preconditioner(covariance: Square, N: int, *, noise: float = 0.0, fourth: Square | None = None) -> Square:
     """Computes the best matrix G of one layer, ``[d, d]``: the inverse of :func:`gamma` for Gaussian inputs.
 
@@ -81,6 +84,7 @@ def preconditioner(covariance: Square, N: int, *, noise: float = 0.0, fourth: Sq
     return torch.linalg.solve(second_moment(covariance, N, noise=noise, fourth=fourth), covariance).mT
 
 
+@full_precision
 def risk(G: Square, covariance: Square, N: int, *, noise: float = 0.0, fourth: Square | None = None) -> float:
     """Computes the mean squared error of the answers x^T G b; for the other arguments see
     :func:`preconditioner`.
@@ -107,6 +111,7 @@ def answers_cosine(
     return inner / math.sqrt(first * second)
 
 
+@full_precision
 def optimal_step(covariance: Square, N: int, *, noise: float = 0.0, fourth: Square | None = None) -> float:
     """Computes the step of plain descent with the smallest risk; for the arguments see
     :func:`preconditioner`.

@@ -16,7 +16,7 @@ from torch import Generator, Tensor, nn
 from ...core.measurement import Measurement, Null, present
 from ...core.sources import Source
 from ...core.statistics import LADDER_DRAWS, permutations
-from ...core.validation import integers, positive
+from ...core.validation import full_precision, integers, positive
 from ...maths.linalg import cosine
 from .preconditioned import check_step
 from .prompts import Prompts
@@ -31,6 +31,7 @@ NAME, SLOPE, OTHERS = (
 LEAST_NORM = 1e-10  # singular values below this share of the largest count as zero
 
 
+@full_precision
 def one_step(prompts: Prompts, G: Float[Tensor, "d d"]) -> Answers:
     """Computes x^T G b, one step of descent from zero, preconditioned by G ``[d, d]``.
 
@@ -77,6 +78,7 @@ def ridge(prompts: Prompts, strength: float) -> Answers:
     return (prompts.query * ridge_estimate(prompts, strength)).sum(1)
 
 
+@full_precision
 def recursive_least_squares(prompts: Prompts, strength: float) -> Float[Tensor, "n N"]:
     r"""Computes the answers after each example, ``[n, N]``, by the formula of Sherman and Morrison.
 
@@ -177,6 +179,7 @@ def slope(answers: Answers, reference: Answers) -> float:
     return float(answers @ reference) / size
 
 
+@full_precision
 def slope_on_step(
     model: Model,
     prompts: Prompts,

@@ -28,7 +28,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.validation import integers, positive
+from ...core.validation import full_precision, integers, positive
 from .descent import Head
 from .prompts import Prompts
 
@@ -177,6 +177,7 @@ def step_size(prompts: Prompts, strength: float, eta: float | None) -> float:
     return eta
 
 
+@full_precision
 def ridge_transformer(
     prompts: Prompts, strength: float, layers: int, *, eta: float | None = None
 ) -> Estimates:
@@ -195,6 +196,7 @@ def ridge_transformer(
     )
 
 
+@full_precision
 def lasso_transformer(
     prompts: Prompts, strength: float, layers: int, *, eta: float | None = None
 ) -> Estimates:
@@ -211,6 +213,7 @@ def lasso_transformer(
     )
 
 
+@full_precision
 def logistic_transformer(prompts: Prompts, eta: float, layers: int, *, knots: int = KNOTS) -> Estimates:
     """Runs descent with the step eta on the logistic loss of labels 0 and 1. Returns estimates ``[n, d]`` and
     scores ``[n]``.

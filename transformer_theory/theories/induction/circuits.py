@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...core.validation import finite
+from ...core.validation import finite, full_precision
 from ...models.attention import causal_mask, softmax
 from ...models.embedding import check_ids
 
@@ -101,6 +101,7 @@ class AttentionOnly:
         ]
 
 
+@full_precision
 def path_expansion(
     model: AttentionOnly, ids: Int[Tensor, "batch n"]
 ) -> dict[Path, Float[Tensor, "batch n outputs"]]:
@@ -146,6 +147,7 @@ def eigenvalue_share(matrix: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*bat
     return matrix.diagonal(dim1=-2, dim2=-1).sum(-1) / size
 
 
+@full_precision
 def copying_score(
     W_V: Float[Tensor, "*heads dim p"],
     W_O: Float[Tensor, "*heads p dim"],

@@ -24,7 +24,7 @@ from torch import Generator, Tensor, nn
 from ...core.measurement import Measurement
 from ...core.metric import ALL, ActivationKind, Activations, Metric, PerModule, Place
 from ...core.sources import Source
-from ...core.validation import integers
+from ...core.validation import full_precision, integers
 from ...models.embedding import check_ids
 from ...probes.evaluation import evaluation, forward
 from ...probes.probing import probe
@@ -40,6 +40,7 @@ BLOCK, SMALLEST_BLOCK = 25, 4  # ids in a block, if the limits allow; the smalle
 UNRELATED = "unrelated blocks"
 
 
+@full_precision
 def score_weights(weights: Float[Tensor, "batch heads n n"]) -> Float[Tensor, "3 batch heads"]:
     """Returns previous-token, prefix-matching and duplicate-token score of each sequence and head.
 
@@ -150,6 +151,7 @@ class InductionScores(PerModule):
                     yield self.other_row(quantity, value, unit="share", side=">=", **columns)
 
 
+@full_precision
 def sequence_scores(
     model: nn.Module, ids: Int[Tensor, "n twice"], *, batch_size: int = 256
 ) -> Float[Tensor, "3 n heads"]:

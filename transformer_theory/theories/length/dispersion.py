@@ -28,25 +28,28 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ...core.validation import SHARES_ATOL, converted, integers, number
+from ...core.validation import SHARES_ATOL, converted, finite, integers, number
+from ...maths.linalg import vector_norm
 
 Scores = Float[Tensor, "*batch n"]
 Rows = Float[Tensor, "*batch"]
 
 
-@converted(reals=("scores",))
+@converted(floats=("scores",))
 def log_dispersion_bound(scores: Scores) -> Rows:
     r"""Returns :math:`\delta - \log n`, the logarithm of the bound on all weights, ``[*batch]``; above 0 the
     bound is vacuous.
 
     Args:
-        scores: scores of a query, ``[*batch, n]``.
+        scores: scores of a query, ``[*batch, n]``; -inf for a key without weight.
+    Raises:
+        ValueError: there is no key, a score is NaN or +inf, or all scores of a row are -inf.
     """
-    check_scores(scores, keys=1)
+    check_scores(scores, keys=1, weight=True)
     return scores.amax(-1) - scores.amin(-1) - math.log(scores.shape[-1])
 
 
-@converted(reals=("scores",), masks=("allowed",))
+@converted(floats=("scores",), masks=("allowed",))
 def score_gap(scores: Scores, *, allowed: Bool[Tensor, "..."] | None = None) -> Rows:
     r"""Computes the gap :math:`g = s_{\max} - \log \mathrm{mean}_{j \ne \max} e^{s_j}` of each row, nats,
     ``[*batch]``.
@@ -58,7 +61,8 @@ def score_gap(scores: Scores, *, allowed: Bool[Tensor, "..."] | None = None) -> 
         scores: scores of a query, ``[*batch, n]``; -inf for a key that is not allowed or has no weight.
         allowed: mask of the keys that a query may see, broadcastable to the scores. None: all keys.
     Returns:
-        The gaps; infinite if no other key has weight, NaN if fewer than two keys are allowed.
+        The gaps; infinite if no other key has weight, NaN if fewer than two keys are allowed or
+            no key has weight. Half precision becomes float32.
     Raises:
         ValueError: there are fewer than two keys, a score is NaN or +inf, or the mask does not fit.
     """
@@ -80,7 +84,7 @@ def score_gap(scores: Scores, *, allowed: Bool[Tensor, "..."] | None = None) -> 
     return torch.where(count >= 2, gap, math.nan)
 
 
-@converted(reals=("gap",))
+@converted(floats=("gap",))
 def winner_weight(gap: Float[Tensor, "*batch"], n: float) -> Rows:
     r"""Returns :math:`1 / (1 + (n - 1) e^{-g})`, the weight of a key with gap g among n keys, ``[*batch]``.
 
@@ -95,7 +99,7 @@ def winner_weight(gap: Float[Tensor, "*batch"], n: float) -> Rows:
     return torch.sigmoid(gap - math.log(max(n - 1, 1e-300)))
 
 
-@converted(reals=("first", "others"))
+@converted(floats=("first", "others"))
 def kept_share(first: Float[Tensor, "*batch n"], others: Float[Tensor, "*batch m"]) -> Rows:
     r"""Computes the share :math:`R = Z_1 / (Z_1 + Z_2)` of the first keys in the sum of exponentials,
     ``[*batch]``.
@@ -107,7 +111,8 @@ def kept_share(first: Float[Tensor, "*batch n"], others: Float[Tensor, "*batch m
             m]``.
 
     Raises:
-        ValueError: a set has no key, a score is NaN or +inf, or the batches differ.
+        ValueError: a set has no key, a score is NaN or +inf, the batches differ, or all scores of both sets
+            are -inf.
     """
     check_scores(first, keys=1)
     check_scores(others, keys=1)
@@ -115,6 +120,7 @@ def kept_share(first: Float[Tensor, "*batch n"], others: Float[Tensor, "*batch m
         raise ValueError(
             f"first and others must share their batch, got {list(first.shape)} and {list(others.shape)}"
         )
+    check_scores(torch.stack([first.amax(-1), others.amax(-1)], -1), keys=1, weight=True)
     return torch.sigmoid(first.logsumexp(-1) - others.logsumexp(-1))
 
 
@@ -137,7 +143,8 @@ def one_token_change(
         The norm of the change, and twice the larger of the two weights times the largest norm of a value.
 
     Raises:
-        ValueError: shapes do not fit, a score is NaN or +inf, or there is no such key.
+        ValueError: shapes do not fit, a score is NaN or +inf, all scores before or after the change are
+            -inf, a value is not finite, or there is no such key.
     """
     check_scores(scores, keys=1)
     check_scores(new_score[..., None], keys=1)
@@ -154,10 +161,13 @@ def one_token_change(
     check_key("key", key, n)
     after_scores, after_values = scores.clone(), values.clone()
     after_scores[..., key], after_values[..., key, :] = new_score, new_value
+    finite(values=values, new_value=new_value)
+    for each in (scores, after_scores):
+        check_scores(each, keys=1, weight=True)
     before, after = scores.softmax(-1), after_scores.softmax(-1)
-    change = ((after[..., None, :] @ after_values) - (before[..., None, :] @ values))[..., 0, :].norm(dim=-1)
-    largest = torch.cat([values.norm(dim=-1), new_value.norm(dim=-1)[..., None]], -1).amax(-1)
-    return change, 2 * torch.maximum(before[..., key], after[..., key]) * largest
+    change = ((after[..., None, :] @ after_values) - (before[..., None, :] @ values))[..., 0, :]
+    largest = torch.cat([vector_norm(values, -1), vector_norm(new_value, -1)[..., None]], -1).amax(-1)
+    return vector_norm(change, -1), 2 * torch.maximum(before[..., key], after[..., key]) * largest
 
 
 @converted(float64=("weights", "values"))
@@ -206,13 +216,19 @@ def check_key(name: str, key: int, keys: int) -> None:
         raise ValueError(f"{name} must be an index of one of {keys} keys, got {key}")
 
 
-def check_scores(scores: Float[Tensor, "..."], *, keys: int) -> None:
-    """Checks that scores have at least ``keys`` keys and neither NaN nor +inf.
+def check_scores(scores: Float[Tensor, "..."], *, keys: int, weight: bool = False) -> None:
+    """Checks that scores have at least ``keys`` keys and neither NaN nor +inf; with ``weight`` also that each
+    row has a key with weight.
 
     Raises:
-        ValueError: they have fewer keys, or such a score.
+        ValueError: they have fewer keys, such a score, or a row of -inf.
     """
     if scores.ndim < 1 or scores.shape[-1] < keys:
         raise ValueError(f"scores must be [*batch, n] with at least {keys} keys, got {list(scores.shape)}")
     if bool(scores.isnan().any()) or bool((scores == math.inf).any()):
         raise ValueError("scores must be below infinity and not NaN; got such a score")
+    if weight and bool((scores.amax(-1) == -math.inf).any()):
+        raise ValueError(
+            "scores must give weight to a key in each row, got a row of -inf, which has no softmax; leave it "
+            "out"
+        )

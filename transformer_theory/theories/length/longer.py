@@ -62,14 +62,14 @@ def resampled_top_weight(
     return total / samples
 
 
-@converted(reals=("scores",))
+@converted(floats=("scores",))
 def top_weight(scores: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
     r"""Returns the largest weight of a softmax, :math:`1 / \sum_j e^{s_j - s_{\max}}`, ``[*batch]``.
 
     Raises:
-        ValueError: there is no key, or a score is NaN or +inf.
+        ValueError: there is no key, a score is NaN or +inf, or all scores of a row are -inf.
     """
-    check_scores(scores, keys=1)
+    check_scores(scores, keys=1, weight=True)
     return 1 / (scores - scores.amax(-1, keepdim=True)).exp().sum(-1)
 
 

@@ -15,18 +15,20 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ...core.validation import finite, integers
+from ...core.validation import converted, finite, integers
 from .dynamics import unit
 
 SAME = 0.999  # cosine above which two tokens belong to one cluster
 
 
+@converted(floats=("X",))
 def energy(X: Float[Tensor, "*batch n d"], *, beta: float) -> Float[Tensor, "*batch"]:
     """Computes E(X) of the directions of the tokens, ``[*batch]``."""
     X = unit(X)
     return torch.exp(beta * (X @ X.mT - 1)).mean((-2, -1))
 
 
+@converted(floats=("X",))
 def mean_cosine(X: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
     """Computes the mean cosine of the pairs of different tokens, at least two, ``[*batch]``."""
     X, n = unit(X), X.shape[-2]
@@ -34,6 +36,7 @@ def mean_cosine(X: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
     return (X.sum(-2).square().sum(-1) - X.square().sum((-2, -1))) / (n * (n - 1))
 
 
+@converted(floats=("X",), masks=("valid",))
 def count_clusters(
     X: Float[Tensor, "batch n d"], *, same: float = SAME, valid: Bool[Tensor, "batch n"] | None = None
 ) -> Int[Tensor, " batch"]:
@@ -73,6 +76,7 @@ def half_space_probability(n: int, d: int) -> float:
     return sum(math.comb(n - 1, k) for k in range(min(d, n))) / 2 ** (n - 1)
 
 
+@converted(floats=("X",))
 def in_half_space(X: Float[Tensor, "n d"]) -> bool:
     """Returns whether all tokens have a positive inner product with some vector: the linear program X w >= 1
     has a solution.

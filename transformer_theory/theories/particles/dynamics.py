@@ -23,7 +23,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...core.errors import NotConverged
-from ...core.validation import positive
+from ...core.validation import converted, full_precision, positive
+from ...maths.linalg import directions
 
 Tokens = Float[Tensor, "*batch n d"]
 Field = Callable[[Tensor], Tensor]
@@ -56,15 +57,21 @@ def increasing_times(times: Sequence[float]) -> None:
 
 
 def unit(X: Tokens) -> Tokens:
-    """Divides each token by its norm; a zero token stays zero."""
-    return X / X.norm(dim=-1, keepdim=True).clamp(min=torch.finfo(X.dtype).tiny)
+    """Divides each token by its norm, whatever its scale; a zero token stays zero.
+
+    Raises:
+        ValueError: a token is not finite.
+    """
+    return directions(X)
 
 
+@converted(floats=("X", "Y"))
 def tangent(X: Tokens, Y: Tokens) -> Tokens:
     """Projects each Y_i onto the tangent space of the sphere at the unit vector X_i."""
     return Y - (X * Y).sum(-1, keepdim=True) * X
 
 
+@converted(floats=("X", "bilinear"))
 def attention(
     X: Tokens, *, beta: float, bilinear: Tensor | None = None, causal: bool = False
 ) -> Float[Tensor, "*batch n n"]:
@@ -77,6 +84,7 @@ def attention(
     return torch.softmax(scores, -1)
 
 
+@converted(floats=("X", "bilinear", "value"))
 def softmax_field(
     X: Tokens,
     *,
@@ -99,13 +107,25 @@ def softmax_field(
     return tangent(X, attention(X, beta=beta, bilinear=bilinear, causal=causal) @ moved)
 
 
+@converted(floats=("X", "value"))
 def unnormalised_field(X: Tokens, *, beta: float, value: Tensor | None = None) -> Tokens:
-    """Velocity of USA at X: weights e^{beta <x_i, x_j>} / n, which do not sum to one."""
+    """Velocity of USA at X: weights e^{beta <x_i, x_j>} / n, which do not sum to one.
+
+    Raises:
+        ValueError: the weights leave the range of floating-point numbers.
+    """
     X = unit(X)
     moved = X if value is None else X @ value
-    return tangent(X, torch.exp(beta * (X @ X.mT)) @ moved / X.shape[-2])
+    field = tangent(X, torch.exp(beta * (X @ X.mT)) @ moved / X.shape[-2])
+    if not bool(field.isfinite().all()):
+        raise ValueError(
+            f"the field must be finite, got NaN or infinity for beta = {beta:g}; reduce beta or check the "
+            "matrices"
+        )
+    return field
 
 
+@converted(floats=("Z",))
 def pre_norm_field(Z: Tokens, *, beta: float) -> Tokens:
     """Velocity of the stream of pre-norm layers with V = I: attention over the directions, neither projected
     nor normalised.
@@ -114,6 +134,7 @@ def pre_norm_field(Z: Tokens, *, beta: float) -> Tokens:
     return attention(X, beta=beta) @ X
 
 
+@full_precision
 def flow(
     X: Tokens, field: Field, *, times: Sequence[float], tolerance: float = 1e-8, sphere: bool = True
 ) -> Float[Tensor, "times *batch n d"]:

@@ -33,6 +33,7 @@ import numpy as np
 from ...core.validation import integers, positive
 from .dynamics import increasing_times
 
+LARGEST_LOG = 709.0  # logarithm of the largest float, rounded down
 LARGEST_BETA = 100.0  # of the equation of a common cosine
 
 
@@ -121,13 +122,22 @@ def separation_time(*, beta: float, cosine: float) -> float:
     g_0^2))`.
 
     Raises:
-        ValueError: beta is not positive, or the cosine does not lie between -1 and 1.
+        ValueError: beta is not positive, the cosine does not lie between -1 and 1, or the time exceeds the
+            largest float.
     """
     positive(beta=beta)
     if not abs(cosine) < 1:
         raise ValueError(
             f"the cosine of two tokens that join must lie strictly between -1 and 1, got {cosine:g}"
         )
+    logarithm = beta * (1 - cosine) - math.log(2 * beta * (1 - cosine**2))
+    if logarithm > LARGEST_LOG:
+        raise ValueError(
+            f"beta must be small enough for a time below 1e308, got {beta:g} at the cosine {cosine:g}; "
+            "compare logarithms of times"
+        )
+    if beta * (1 - cosine) > LARGEST_LOG:
+        return math.exp(logarithm)
     return math.exp(beta * (1 - cosine)) / (2 * beta * (1 - cosine**2))
 
 
@@ -140,7 +150,7 @@ def layer_cosine(cosine: float, *, n: float, beta: float) -> float:
             weights.
     """
     _possible(cosine, n)
-    a = 1 / (1 + (n - 1) * math.exp(-beta * (1 - cosine)))
+    a = 1 / (1 + (n - 1) * math.exp(min(-beta * (1 - cosine), LARGEST_LOG / 2)))
     b = (1 - a) / (n - 1)
     together = cosine + (1 - cosine) * (2 * a * b + (n - 2) * b**2)
     size = cosine + (1 - cosine) * (a**2 + (n - 1) * b**2)

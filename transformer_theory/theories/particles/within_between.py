@@ -37,6 +37,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ...core.statistics import fixed_generator
+from ...core.validation import converted
 
 PERMUTED = "permuted sequences at each position"
 CHUNK = 2**24  # numbers that one chunk of draws gathers
@@ -87,6 +88,7 @@ class Sums:
         return tuple((self.draws[:, 0] / self.draws[:, 1]).tolist())
 
 
+@converted(floats=("u",))
 def pair_sums(u: Float[Tensor, "n T d"], valid: Bool[Tensor, "n T"], *, draws: int = 0) -> Sums:
     """Computes the sums of one batch of sequences.
 
@@ -142,6 +144,7 @@ def _pair(sums: Tensor, squares: Tensor, v: Tensor, counts: Tensor) -> Float[Ten
     return torch.stack([sums.square().sum() - squares, weights.sum() - weights.diagonal().sum()]).double()
 
 
+@converted(floats=("tokens",))
 def directions(tokens: Float[Tensor, "n T d"]) -> tuple[Float[Tensor, "n T d"], Bool[Tensor, "n T"]]:
     """Returns the directions of the tokens, zero where there is none, and which tokens have one: not zero,
     and finite.

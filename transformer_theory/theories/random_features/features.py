@@ -21,6 +21,7 @@ from jaxtyping import Float
 from torch import Generator, Tensor
 
 from ...core.validation import as_float64, finite, integers, number
+from ...maths.linalg import binary_scale
 from .kernels import Inputs, check
 
 MAX_ENTRIES = 2**28  # float64 entries of a feature matrix: 2 GiB
@@ -228,6 +229,8 @@ def share_explained(predicted: Float[Tensor, "t outputs"], target: Float[Tensor,
             f"predicted and target must have equal shapes, got {list(predicted.shape)} and "
             f"{list(target.shape)}"
         )
+    scale = binary_scale(target, (0, 1))
+    predicted, target = predicted / scale, target / scale
     spread = float((target - target.mean(0)).square().sum())
     if spread == 0:
         raise ValueError("targets must differ, got equal ones")

@@ -26,13 +26,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.validation import converted, number
+from ...core.validation import converted, full_precision, number
 
 Inputs = Float[Tensor, "n tokens d"]
 CHUNK = 2**24  # entries of the largest temporary array
 LARGEST = 1e45  # the kernel has degree 6 in the tokens, so larger ones would overflow
 
 
+@full_precision
 def arc_cosine(
     inner: Float[Tensor, "*shape"], left: Float[Tensor, "..."], right: Float[Tensor, "..."]
 ) -> Float[Tensor, "*shape"]:

@@ -11,11 +11,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ...core.validation import converted, integers
+from ...maths.linalg import binary_scale
+from ...metrics.coding.memberships import with_labels
 
 RANK, NEIGHBOURS = 30, 5  # settings of the published evaluation
 
 
-@converted(floats=("train", "test"), int64=("labels",))
+@converted(floats=("train", "test"), labels=("labels",))
 def nearest_subspace(
     train: Float[Tensor, "n d"], labels: Int[Tensor, " n"], test: Float[Tensor, "m d"], *, rank: int
 ) -> Int[Tensor, " m"]:
@@ -33,6 +35,7 @@ def nearest_subspace(
         ValueError: rank is below 1, or the subspace of a class is the whole space.
         TypeError: rank is not an integer.
     """
+    test = test / binary_scale(test, -1)  # the largest projection does not depend on the scale
     bases = principal_subspaces(train, labels, rank=rank)
     inside = torch.stack([torch.linalg.vector_norm(test @ basis.mT, dim=-1) for basis in bases.values()])
     return torch.tensor([*bases], device=test.device)[inside.argmax(0)]
@@ -55,6 +58,7 @@ def principal_subspaces(
         TypeError: rank is not an integer.
     """
     integers(rank=rank)
+    train, labels = with_labels(train, labels)
     bases = {
         j: torch.linalg.svd(train[labels == j], full_matrices=False).Vh[:rank]
         for j in labels.unique().tolist()

@@ -19,10 +19,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ...core.validation import positive
+from ...core.validation import full_precision, positive
 from ...metrics.coding import class_coding_rate, coding_rate
 from ...metrics.coding.gradients import rates_and_gradient
-from ...metrics.coding.memberships import Memberships, check_features, class_sizes, is_soft
+from ...metrics.coding.memberships import (
+    Memberships,
+    as_classes,
+    check_features,
+    class_sizes,
+    is_soft,
+    with_labels,
+)
 
 # features that were normalised in bfloat16 and then cast to float32 have norms accurate to 4e-3
 NORM_TOLERANCE = 1e-2
@@ -66,6 +73,7 @@ class MaximalCodingRateReduction(nn.Module):
         positive(eps=eps, gamma1=gamma1, gamma2=gamma2)
         self.eps, self.gamma1, self.gamma2 = eps, gamma1, gamma2
 
+    @full_precision
     def forward(self, features: Float[Tensor, "n d"], labels: Memberships) -> LossParts:
         """Computes the loss of a batch. A class without samples contributes nothing. The loss can be
         differentiated twice.
@@ -75,14 +83,15 @@ class MaximalCodingRateReduction(nn.Module):
 
         Args:
             features: rows of norm 1, ``[n, d]``, float32 or float64.
-            labels: class of each sample, integers >= 0, ``[n]``; or memberships ``[n, k]`` with rows that sum
-                to one, which also get a gradient.
+            labels: class of each sample, integers >= 0, ``[n]``; samples with negative labels are left out.
+                Or memberships ``[n, k]`` with rows that sum to one, which also get a gradient.
         Raises:
             ValueError: a row does not have norm 1, features are neither float32 nor float64 or hold NaN or
                 infinity, labels do not fit the
             features or are not integers >= 0, or memberships do not sum to one.
         """
         check_features(features, self.eps)
+        features, labels = with_labels(features, as_classes(labels))
         class_sizes(features, labels)
         norms = torch.linalg.vector_norm(features.detach(), dim=1)
         if not bool(((norms - 1).abs() <= NORM_TOLERANCE).all()):
@@ -130,6 +139,7 @@ class _ClosedForm(torch.autograd.Function):
         )
 
     @staticmethod
+    @full_precision
     def backward(ctx, grad: Tensor, *_: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         features, labels, gradient = ctx.saved_tensors
         # The stored gradient belongs to gamma2 R - R^c, the negative loss: hence the sign. To autograd it is

@@ -43,6 +43,7 @@ from ...core.threads import single_threaded
 from ...core.validation import converted, integers, positive
 from ...maths.linalg import orthonormalise
 from ...metrics.coding import rate_reduction
+from ...metrics.coding.memberships import with_labels
 from .problem import check_integers, check_ranks, sorted_labels
 
 RANK_RTOL = 1e-3  # smallest singular value that `disorder` counts, relative to the largest one of the class
@@ -170,7 +171,7 @@ def largest_rank(size: int, n: int, dim: int, *, eps: float) -> float:
     return (size / n) ** 0.5 * dim / eps**2
 
 
-@converted(float64=("features",), int64=("labels",))
+@converted(float64=("features",), labels=("labels",))
 def disorder(features: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> float:
     """Measures the distance from orthogonal classes with flat spectra.
 
@@ -185,6 +186,7 @@ def disorder(features: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> float
         A number between 0, attained at the optimum, and 1.
     """
     worst, bases = 0.0, []
+    features, labels = with_labels(features, labels)
     for j in labels.unique():
         _, s, right = torch.linalg.svd(features[labels == j], full_matrices=False)
         rank = int((s > RANK_RTOL * s[0]).sum())

@@ -55,7 +55,8 @@ def gumbel_softmax(scores: Scores, noise: Scores, *, temperature: float = 1.0, h
         temperature: tau.
         hard: whether the values are one-hot.
     Raises:
-        ValueError: the temperature is not positive, the shapes differ, or there is no token.
+        ValueError: the temperature is not positive, the shapes differ, there is no token, or a row of scores
+            has no finite largest one or NaN.
     """
     positive(temperature=temperature)
     if scores.shape != noise.shape or not scores.ndim or not scores.shape[-1]:
@@ -63,7 +64,12 @@ def gumbel_softmax(scores: Scores, noise: Scores, *, temperature: float = 1.0, h
             f"scores and noise must be [*batch, T] of equal shape, got {list(scores.shape)} and "
             f"{list(noise.shape)}"
         )
-    soft = torch.softmax((scores + noise) / temperature, -1)
+    noisy = scores + noise
+    soft = torch.softmax(noisy / temperature, -1)
+    if math.isnan(float(soft.detach().sum())):
+        check_largest(noisy)
+        # The quotient by a very low temperature was infinite. The softmax of differences is the same.
+        soft = torch.softmax((noisy - noisy.detach().amax(-1, keepdim=True)) / temperature, -1)
     if not hard:
         return soft
     chosen = torch.zeros_like(soft).scatter(-1, soft.argmax(-1, keepdim=True), 1.0)
@@ -88,9 +94,30 @@ def sample_choice(scores: Scores, draws: int, *, generator: Generator) -> Tensor
 def entropy_gradient(scores: Scores) -> Scores:
     r"""Computes :math:`\partial H/\partial s_i = -p_i (\log p_i + H)` of the entropy of softmax(s), nats,
     ``[*batch, T]``.
+
+    A score of -inf has the gradient 0.
+
+    Raises:
+        ValueError: a score is NaN or +inf, or all scores of a row are -inf.
     """
     p, log_p = torch.softmax(scores, -1), functional.log_softmax(scores, -1)
-    return -p * (log_p + torch.special.entr(p).sum(-1, keepdim=True))
+    if math.isnan(float(p.detach().sum())):
+        check_largest(scores)
+    change = -p * (log_p + torch.special.entr(p).sum(-1, keepdim=True))
+    return torch.where(p > 0, change, 0.0)
+
+
+def check_largest(scores: Scores) -> None:
+    """Checks that each row has a finite largest score and no NaN.
+
+    Raises:
+        ValueError: a row has not.
+    """
+    if not bool((scores.amax(-1).isfinite() & ~scores.isnan().any(-1)).all()):
+        raise ValueError(
+            "scores must have a finite largest one in each row and no NaN, got a row of -inf, +inf or NaN; "
+            "leave it out"
+        )
 
 
 def descend_entropy(
@@ -106,7 +133,7 @@ def exact_gradient(delta: float) -> float:
     r"""Computes the gradient of the expected loss by :math:`s_1` for two tokens and :math:`a_1 - a_2 = 1`:
     :math:`\sigma'(\delta)`.
     """
-    return 0.25 / math.cosh(delta / 2) ** 2
+    return 0.25 / math.cosh(min(abs(delta), 700.0) / 2) ** 2  # the square of cosh(355) overflows
 
 
 def relaxed_gradient_mean(delta: float) -> float:

@@ -30,7 +30,7 @@ NAME, SOURCE = "router", Source("jethani2021learned", status="own")
 HEAVIEST = "information of the heaviest key about the label"
 MAX_SAMPLES = 8192  # for the information and its null
 PERMUTED = "permuted labels"
-POORLY = "no integer label per sequence, sequences in windows, or weights that are not finite"
+POORLY = "no label per sequence, sequences in windows, or weights that are not finite"
 
 
 class HeaviestKey(PerModule):
@@ -51,11 +51,11 @@ class HeaviestKey(PerModule):
         if weights is None or (query := mean_query(activations)) is None:
             return None
         rows = torch.zeros(0, 1 + weights.shape[1], dtype=torch.int64, device=weights.device)
-        if labels is not None and labels.shape == weights.shape[:1] and not labels.is_floating_point():
+        if labels is not None and labels.shape == weights.shape[:1]:
             largest, choice = query.max(-1)
             rows = torch.cat([labels.to(weights.device)[:, None], choice], 1).long()
-            # The largest weight is NaN if any weight is.
-            if not bool((known := largest.isfinite().all(-1)).all()):
+            # The largest weight is NaN if any weight is; a negative label means that there is none.
+            if not bool((known := largest.isfinite().all(-1) & (rows[:, 0] >= 0)).all()):
                 rows = rows[known]
         return rows
 

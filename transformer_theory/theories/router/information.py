@@ -54,7 +54,7 @@ def information_bias(choices: int, labels: int, n: int) -> float:
     return (choices - 1) * (labels - 1) / (2 * n)
 
 
-@converted(int64=("choice", "labels", "given"))
+@converted(int64=("choice", "given"), labels=("labels",))
 def choice_information(
     choice: Int[Tensor, " n"],
     labels: Int[Tensor, " n"],
@@ -67,12 +67,16 @@ def choice_information(
 
     Args:
         choice: chosen token of each sample, ``[n]``.
-        labels: class of each sample, ``[n]``.
+        labels: class of each sample, ``[n]``; samples with negative labels are left out.
         given: condition, such as the position of the needle, ``[n]``. None: no condition.
         corrected: whether :func:`information_bias` is subtracted.
     Raises:
         ValueError: the shapes differ, or there are no samples.
     """
+    if labels.shape == choice.shape:  # samples without label are left out
+        known = labels >= 0
+        choice, labels = choice[known], labels[known]
+        given = given[known] if given is not None and given.shape == known.shape else given
     n = choice.numel()
     _groups("choice", choice, n)
     _groups("labels", labels, n)
@@ -99,13 +103,14 @@ def _information(
     return values - information_bias(a, len(classes), len(choice)) if corrected else values
 
 
-@converted(int64=("choice", "labels"))
+@converted(int64=("choice",), labels=("labels",))
 def information_null(choice: Int[Tensor, " n"], labels: Int[Tensor, " n"], draws: int) -> tuple[float, ...]:
     """Estimates the corrected I(choice; label) with permuted labels, nats, ``draws`` values; the permutations
     depend on n only.
     """
     if not draws:
         return ()
+    choice, labels = choice[labels >= 0], labels[labels >= 0]
     return tuple(_information(choice, labels[permutations(len(labels), draws)]).tolist())
 
 

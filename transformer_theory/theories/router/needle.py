@@ -29,7 +29,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
-from ...core.validation import converted, finite, integers, positive
+from ...core.validation import SHARES_ATOL, converted, finite, integers, positive
 
 TOKENS, KEY_DIM, GAIN = 16, 8, 6.0
 
@@ -108,7 +108,7 @@ def uniform_accuracies(tokens: int) -> tuple[float, float]:
     return 0.5 + 0.5 / tokens, 0.5 + math.comb(tokens - 1, tokens // 2) / 2**tokens
 
 
-@converted(int64=("observed", "labels"), float64=("weights",))
+@converted(int64=("observed",), labels=("labels",), float64=("weights",))
 def best_accuracy(
     observed: Int[Tensor, "n fields"], labels: Int[Tensor, " n"], weights: Float[Tensor, " n"] | None = None
 ) -> float:
@@ -119,8 +119,8 @@ def best_accuracy(
         labels: labels, ``[n]``.
         weights: probability of each sequence; None: equal, ``[n]``.
     Raises:
-        ValueError: the shapes differ, there are no sequences, a label is negative, or a weight is negative or
-            not finite.
+        ValueError: the shapes differ, there are no sequences, a label is negative, a weight is negative or
+            not finite, or the weights do not sum to 1.
     """
     if observed.ndim != 2 or labels.shape != observed.shape[:1] or not len(labels) or int(labels.min()) < 0:
         shapes = f"{list(observed.shape)} and {list(labels.shape)}"
@@ -134,6 +134,11 @@ def best_accuracy(
             raise ValueError(
                 f"weights must be probabilities [{len(labels)}], got {list(weights.shape)}, some of them "
                 "negative or too many"
+            )
+        if not abs(float(weights.sum()) - 1) <= SHARES_ATOL:
+            raise ValueError(
+                f"weights must be probabilities that sum to 1, got a sum of {float(weights.sum()):g}; divide "
+                "by it"
             )
     places = observed.unique(dim=0, return_inverse=True)[1]
     classes = int(labels.max()) + 1

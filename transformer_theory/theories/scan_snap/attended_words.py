@@ -163,7 +163,8 @@ class AttendedWords(PerModule):
             return None
         if activations.labels is None:
             raise ValueError("labels must number the windows, got none; set p.labels before each pass")
-        weights, labels = activations.weights.double().cpu(), activations.labels.cpu()
+        known = activations.labels.cpu() >= 0
+        weights, labels = activations.weights.double().cpu()[known], activations.labels.cpu()[known]
         if activations.bilinear is not None:
             ranks = torch.tensor([rank_of(W) for W in activations.bilinear], dtype=torch.float64)
             self.add((activations.layer, activations.first_head, 1), ranks)

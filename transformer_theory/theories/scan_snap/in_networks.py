@@ -115,7 +115,7 @@ class ScanAndSnap(PerModule):
         previous = self.previous.get(place)
         if previous is None or previous.shape != (current := self._mean(place)).shape:
             return {}
-        now, then = _directions(current), _directions(previous)
+        now, then = _directions(current), _directions(previous.to(current.device))
         overlaps = {}
         for head, direction in now.items():
             if head in then:

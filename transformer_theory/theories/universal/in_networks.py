@@ -33,6 +33,7 @@ from ...core.measurement import Measurement
 from ...core.metric import SHARED, ActivationKind, Activations, PerModule, Place
 from ...core.sources import Source
 from ...core.theory import InNetworks
+from ...maths.linalg import binary_scale
 
 SHARE = "contextual share of the embeddings"
 DISTANCE = "smallest distance of two contexts of one token"
@@ -81,6 +82,7 @@ def contextual_share(
         least two.
     """
     x, counts = outputs.double(), torch.bincount(group)
+    x = x / binary_scale(x, (0, 1))
     means = x.new_zeros(len(counts), x.shape[1]).index_add(0, group, x) / counts.clamp(min=1)[:, None]
     repeated = (counts > 1)[group]
     if not bool(repeated.any()):
@@ -106,6 +108,7 @@ def smallest_distance(
         The distance, None if no two contexts of one group differ, and the number of pairs.
     """
     x = outputs.double()
+    x = x / binary_scale(x, (0, 1))
     spread, least, pairs = float((x - x.mean(0)).square().sum(1).mean().sqrt()), float("inf"), 0
     counts = torch.bincount(group)
     for number in (counts > 1).nonzero().squeeze(1).tolist():

@@ -179,8 +179,6 @@ class RelevantMass(PerModule):
             return
         place = activations.layer, activations.first_head
         patches = _patches(activations)
-        if labels is not None and (labels.ndim != 1 or labels.is_floating_point()):
-            labels = None  # the type forbids it, but users set labels themselves
         fits = (
             labels is not None
             and len(weights) == len(labels)
@@ -188,7 +186,7 @@ class RelevantMass(PerModule):
             and patches is not None
             and len(patches) >= 2
         )
-        if not fits or labels is None:
+        if not fits or labels is None or not bool((labels >= 0).any()):
             self.add((*place, 0), torch.zeros(0))
             return
         place = (*place, len(patches))
@@ -196,17 +194,18 @@ class RelevantMass(PerModule):
             return
         query = mean_query(activations)
         assert query is not None
-        self.add(place, query[..., patches].float().cpu())
+        known = labels >= 0
+        self.add(place, query[known.to(query.device)][..., patches].float().cpu())
         self.first = place[:2] if self.first is None else self.first
         if place[:2] == self.first:
-            tokens = activations.tokens[:, patches].float()
+            tokens = activations.tokens[known.to(activations.tokens.device)][:, patches].float()
             if tokens.shape[-1] > PROJECTED:
                 directions = (
                     torch.randn(tokens.shape[-1], PROJECTED, generator=fixed_generator())
                     / tokens.shape[-1] ** 0.5
                 )
                 tokens = tokens @ directions.to(tokens)
-            column = labels.to(tokens)[:, None, None].expand(-1, tokens.shape[1], 1)
+            column = labels[known].to(tokens)[:, None, None].expand(-1, tokens.shape[1], 1)
             self.add((*SHARED, len(patches)), torch.cat([tokens, column], -1).cpu())
 
     def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
@@ -249,8 +248,8 @@ class RelevantMass(PerModule):
         stored = self.sums.get((*SHARED, self.patches), torch.zeros(0))
         if stored.ndim < 3:
             return (
-                "no labels that are integers, sequences in windows, words, a single patch, or patches that "
-                "differ between images"
+                "no labels, sequences in windows, words, a single patch, or patches that differ between "
+                "images"
             )
         self.finite = stored.isfinite().flatten(1).all(1)
         stored = stored[self.finite]

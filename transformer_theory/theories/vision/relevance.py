@@ -48,7 +48,7 @@ class WordPosteriors:
         return self.log_ratio[torch.arange(ids.shape[1]), ids, labels[:, None]]
 
 
-@converted(int64=("ids", "labels"))
+@converted(int64=("ids",), labels=("labels",))
 def word_posteriors(
     ids: Int[Tensor, "n places"],
     labels: Int[Tensor, " n"],
@@ -91,7 +91,7 @@ def word_posteriors(
     return WordPosteriors(ratio, (posterior * ratio).sum(-1).clamp(min=0))
 
 
-@converted(int64=("ids", "labels"))
+@converted(int64=("ids",), labels=("labels",))
 def relevant_share(
     posteriors: WordPosteriors, ids: Int[Tensor, "n places"], labels: Int[Tensor, " n"], *, threshold: float
 ) -> float:

@@ -24,7 +24,7 @@ from ....training.trained_rungs import trained_network, trained_networks
 from ..analysis import RATE, STEPS
 from ..balance import common_norm_descent
 from ..dynamics import Factors, normalised_descent, random_factors, start
-from ..in_networks import BILINEAR, TOKENS, AlignmentMetric
+from ..in_networks import BILINEAR, AlignmentMetric
 from ..problem import Instance, equal_distractors, token_scores
 from ..selection import first_step_condition
 from .quantities import LADDER, Head, mean_rows, rows, untested_rows
@@ -206,7 +206,7 @@ def recipe_rows(
     with evaluation(model), probe(model, [metric], draws=0) as p, p.accumulate(0):
         model(validation.tokens[:SAMPLE].float())
     for place in sorted({place[:2] for place in metric.sums}):
-        heads, tokens = metric.sums[*place, BILINEAR], metric.sums[*place, TOKENS].double()
+        heads, tokens = metric.sums[*place, BILINEAR], metric.tokens(place).double()
         position = torch.randint(tokens.shape[1], (len(tokens),), generator=generator)
         for W in heads.double():
             head = Head(W, tokens, tokens[torch.arange(len(tokens)), position])

@@ -185,7 +185,7 @@ class ShiftInvariantReduNet(Constructed):
         same_dtype(samples=samples, network=self.features)
 
 
-@converted(floats=("samples",), int64=("labels",))
+@converted(floats=("samples",), labels=("labels",))
 def construct_shift_invariant(
     samples: Float[Tensor, "n c *grid"],
     labels: Int[Tensor, " n"],

@@ -76,7 +76,7 @@ class Layer:
         return unit_norm(features + step * self._moves(features, compressed, estimated))
 
 
-@converted(floats=("features",), int64=("labels",))
+@converted(floats=("features",), labels=("labels",))
 def layer(features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], *, eps: float) -> Layer:
     """Computes the layer of these features: their operators E and C_j.
 
@@ -195,7 +195,7 @@ class TrainableReduNet(nn.Module):
         )
 
 
-@converted(floats=("features",), int64=("labels",))
+@converted(floats=("features",), labels=("labels",))
 def construct(
     features: Float[Tensor, "n d"],
     labels: Int[Tensor, " n"],

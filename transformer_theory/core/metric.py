@@ -227,7 +227,7 @@ def _part(activations: Activations, rows: Int[Tensor, " n"], T: int, k: int | No
 Place = tuple[int, ...]
 """Key of a sum: ``(layer,)``, or ``(layer, first head)`` for one attention module."""
 SHARED: Place = (-1,)
-"""Place of what the modules of a :class:`PerModule` share; it has no rows of its own."""
+"""First entry of the places of what the modules of a :class:`PerModule` share; these have no rows."""
 ALL = sys.maxsize
 """For :attr:`Metric.keeps`: all samples."""
 
@@ -374,7 +374,7 @@ class PerModule(Metric):
         """Returns the rows of all modules. An error at a module becomes a row without value."""
         modules: dict[Place, list[Tensor]] = {}
         for place, sums in sorted(self.sums.items(), key=lambda item: item[0]):
-            if place != SHARED:
+            if place[:1] != SHARED:
                 modules.setdefault(place[:2], []).append(sums)
         rows: list[Measurement] = []
         for place, sums in modules.items():

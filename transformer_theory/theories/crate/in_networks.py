@@ -241,6 +241,8 @@ class Sparsity(PerModule):
     def statistics(self, activations: Activations) -> Float[Tensor, "2"]:
         """Returns the shares of one block's output."""
         output = activations.output
+        finite = output.sum((1, 2), dtype=torch.float64).isfinite()
+        output = output if bool(finite.all()) else output[finite]
         return torch.tensor([len(output), float(nonzeros(output).double().sum())], dtype=torch.float64)
 
     def rows(
@@ -250,7 +252,7 @@ class Sparsity(PerModule):
         count, total = sums.tolist()
         note = "exact zeros of the output of a block; deeper blocks should be sparser"
         value = total / count if count else None
-        yield self.row(value, reason="no sequence", n=int(count), note=note)
+        yield self.row(value, reason="no sequence is finite", n=int(count), note=note)
 
 
 def streams_around_attention(

@@ -28,7 +28,7 @@ HEADS, LAYERS = 4, 2  # of all networks on the pages
 ENTROPY, NEEDS_W, GRID = (
     "attention entropy",
     "cosine to the max-margin direction",
-    "patches do not form a square grid",
+    "the tokens are words, which have no places on a grid",
 )
 
 

@@ -357,9 +357,7 @@ def _gradient(
         rows: possible numbers of sequences, if the largest output of each is taken instead of all.
     """
     device = stream.device
-    devices = [] if device.type == "cpu" else [device.index or 0]
-    kind = device.type if devices else "cuda"
-    with torch.inference_mode(False), torch.enable_grad(), torch.random.fork_rng(devices, device_type=kind):
+    with torch.inference_mode(False), torch.enable_grad(), _same_random_state(device):
         leaf = stream.detach().clone().requires_grad_()
         # a leaf cannot be changed in place
         values = {node: leaf * 1 if any(one.in_place for one in operations) else leaf}
@@ -387,6 +385,21 @@ def _tensors(output: Any) -> Iterator[Tensor]:
         yield from tensors_in(output)
     elif hasattr(output, "__dict__"):
         yield from tensors_in(*vars(output).values())
+
+
+@contextlib.contextmanager
+def _same_random_state(device: torch.device) -> Iterator[None]:
+    """Restores the random states of the processor and of a device."""
+    module = getattr(torch, device.type, None)
+    which = () if device.type == "mps" else (device,)
+    state = torch.get_rng_state()
+    own = module.get_rng_state(*which) if module is not None and device.type != "cpu" else None
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+        if own is not None and module is not None:
+            module.set_rng_state(own, *which)
 
 
 def _repeat(operation: _Operation, values: dict[int, Tensor], way: _Way) -> None:

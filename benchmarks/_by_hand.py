@@ -284,7 +284,7 @@ def phase(passes: Passes) -> Tensor:
 
 
 def score_gaps(passes: Passes) -> list[tuple[Tensor, Tensor]]:
-    """By layer: numbers of keys ``[rows]`` and gaps ``[heads, rows]`` of up to 16 queries of each sequence."""
+    """By layer: numbers of keys ``[rows]``, and gaps ``[heads, rows]``, of 16 queries of each sequence."""
     found = []
     for weights in passes.weights:
         keys, gaps = [], []
@@ -461,10 +461,10 @@ def contexts(passes: Passes) -> tuple[Tensor, Tensor]:
         within = within / sum(len(group) for group in repeated)
         reference = X[torch.cat(repeated)] if len(repeated) > 1 else X
         shares.append(within / reference.var(0, correction=0).sum())
-        least = min(
-            float((X[group][:, None] - X[group]).norm(dim=-1)[sequence[group][:, None] != sequence[group]].min())
-            for group in repeated
-        )
+        least = math.inf
+        for group in repeated:
+            between = (X[group][:, None] - X[group]).norm(dim=-1)
+            least = min(least, float(between[sequence[group][:, None] != sequence[group]].min()))
         distances.append(least / X.var(0, correction=0).sum().sqrt())
     return torch.stack(shares), torch.stack(distances)
 
@@ -509,7 +509,9 @@ def alignment(passes: Passes) -> tuple[Tensor, Tensor]:
         for number in chosen:
             x, y = passes.hidden[layer][number], passes.after[layer][number]
             field = passes.weights[layer][number].mean(0) @ passes.entered[layer][number]
-            across = [z - (z * x).sum(1, keepdim=True) / x.square().sum(1, keepdim=True) * x for z in (y - x, field)]
+            across = [
+                z - (z * x).sum(1, keepdim=True) / x.square().sum(1, keepdim=True) * x for z in (y - x, field)
+            ]
             of_tokens.append(torch.nn.functional.cosine_similarity(*across, dim=1, eps=1e-30))
             T = len(x)
             means = [
@@ -609,7 +611,10 @@ SINGLE = {
     "CKA with the first block": similarity,
 }
 SEVERAL = {
-    ("share kept with doubled keys", "weight of the chosen key with doubled keys over half of it"): doubled_keys,
+    (
+        "share kept with doubled keys",
+        "weight of the chosen key with doubled keys over half of it",
+    ): doubled_keys,
     ("stable rank of the features", "effective rank of the features"): ranks,
     ("coding rate", "class coding rate", "rate reduction"): rates,
     (

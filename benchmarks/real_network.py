@@ -170,9 +170,7 @@ def measured(model: nn.Module, batch: Batch) -> Table:
 
 
 def values_of(table: Table) -> dict[str, dict[tuple[int, int], float]]:
-    """Returns the values of all quantities by layer and head (0 for those of a layer). Rates occur twice, in
-    a theory and without one, and must be equal.
-    """
+    """Returns the values of all quantities by layer and head (0 for those of a layer)."""
     found: dict[str, dict[tuple[int, int], float]] = {}
     for row in table:
         if row.layer is None or (row.at and row.at.get("keys over n") != 2):
@@ -218,7 +216,9 @@ def compared(found: Mapping[str, Mapping[tuple[int, int], float]], right: Mappin
         alone = sum(math.isnan(a) != math.isnan(b) for a, b in pairs)
         difference = math.inf if alone or not known else max(abs(a - b) for a, b in known)
         size = max((abs(b) for _, b in known), default=0.0)
-        means = [sum(part) / len(known) if known else math.nan for part in (zip(*known) if known else ((), ()))]
+        means = [
+            sum(part) / len(known) if known else math.nan for part in (zip(*known) if known else ((), ()))
+        ]
         tolerance = COUNTS.get(name, RTOL * size)
         lines.append(Line(name, *means, len(known), difference, difference <= tolerance))
     return lines

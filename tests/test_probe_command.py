@@ -13,7 +13,12 @@ from transformer_theory.comparison import language_models, user_models
 from transformer_theory.comparison.language_models import probe_language_model
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import UNTRAINED
-from transformer_theory.models.transformers_folder import LanguageModel, language_model, read_language_model
+from transformer_theory.models.transformers_folder import (
+    LanguageModel,
+    language_model,
+    longest_sequence,
+    read_language_model,
+)
 
 VOCABULARY, LONGEST = 40, 32
 
@@ -78,6 +83,14 @@ def test_the_network_of_the_folder_is_the_one_that_was_stored(folder):
         assert torch.equal(model.network(ids).logits, gpt2()(ids).logits)
         assert not torch.equal(model.untrained(1)(ids).logits, model.untrained(2)(ids).logits)
         assert torch.equal(model.untrained(1)(ids).logits, model.untrained(1)(ids).logits)
+
+
+def test_a_configuration_without_limit_states_no_longest_sequence():
+    network = gpt2()
+    assert longest_sequence(network) == LONGEST
+    network.config.max_position_embeddings = -1  # as that of XLNet
+    network.config.n_positions = -1
+    assert longest_sequence(network) is None
 
 
 def test_the_seed_decides_and_random_numbers_are_untouched():

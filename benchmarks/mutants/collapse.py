@@ -84,8 +84,8 @@ MUTANTS = (
     # Random weights.
     Mutant(
         f"{INITIAL}.squared_contraction",
-        "- math.exp(rho * v)",
-        "- 1",
+        "math.exp(rho * v) * math.expm1((1 - rho) * v)",
+        "math.expm1(v)",
         "missing term",
         "each query draws its tokens alone",
     ),

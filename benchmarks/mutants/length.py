@@ -80,8 +80,8 @@ MUTANTS = (
     ),
     Mutant(
         f"{ROW}.one_token_change",
-        "return change, 2 *",
-        "return change,",
+        "vector_norm(change, -1), 2 *",
+        "vector_norm(change, -1),",
         "dropped factor",
         "the bound without the 2",
     ),
@@ -94,8 +94,8 @@ MUTANTS = (
     ),
     Mutant(
         f"{ROW}.one_token_change",
-        "new_value.norm(dim=-1)[..., None]",
-        "0 * new_value.norm(dim=-1)[..., None]",
+        "vector_norm(new_value, -1)[..., None]",
+        "0 * vector_norm(new_value, -1)[..., None]",
         "missing term",
         "old values only",
     ),

@@ -72,8 +72,8 @@ MUTANTS = (
     ),
     Mutant(
         f"{P}.equiangular.separation_time",
-        "beta * (1 - cosine)",
-        "beta * (1 - cosine) / 2",
+        "math.exp(beta * (1 - cosine)) /",
+        "math.exp(beta * (1 - cosine) / 2) /",
         "wrong factor",
         "half the exponent",
     ),

@@ -43,8 +43,8 @@ MUTANTS = (
     ),
     Mutant(
         f"{RATES}.mean_coding_length",
-        "features.shape[1] / (2",
-        "1 / (2",
+        "features.shape[1] / 2 * bits",
+        "1 / 2 * bits",
         "dropped factor",
         "bits of the mean without the factor d",
     ),

@@ -21,8 +21,8 @@ MUTANTS = (
     ),
     Mutant(
         f"{ROUTER}.choice.gumbel_softmax",
-        "/ temperature, -1)",
-        ", -1)",
+        "torch.softmax(noisy / temperature, -1)",
+        "torch.softmax(noisy, -1)",
         "dropped factor",
         "a relaxation without temperature",
     ),
@@ -57,8 +57,8 @@ MUTANTS = (
     Mutant(f"{ROUTER}.choice.exact_gradient", "0.25 /", "0.5 /", "wrong factor", "twice the exact gradient"),
     Mutant(
         f"{ROUTER}.choice.exact_gradient",
-        "delta / 2",
-        "delta",
+        "700.0) / 2)",
+        "700.0))",
         "wrong factor",
         "an exact gradient of twice the difference",
     ),

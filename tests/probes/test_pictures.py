@@ -56,7 +56,7 @@ def test_heads_show_the_row_of_the_class_token(result, channels):
     for figure in (pictures.heads(result, sequence=2, images=images), pictures.heads(result, step=0)):
         assert isinstance(figure, Figure)
         assert len(figure.axes) == 2 * 4
-    heat = pictures._heat(result.arrays["attention/01@1"][2, 3])
+    heat = pictures._heat(result.arrays["attention/01@1"][2, 3], 6, 6)
     assert_close(
         torch.from_numpy(heat.flatten()), torch.from_numpy(result.arrays["attention/01@1"][2, 3][0, 1:])
     )
@@ -78,11 +78,11 @@ def test_errors_of_pictures(result):
         pictures.heads(result, step=7)
     with pytest.raises(ValueError, match="sequence must be one of the 3 that were kept, got 3"):
         pictures.heads(result, sequence=3, images=images)
-    with pytest.raises(ValueError, match="images must divide into 3 x 3 patches"):
+    with pytest.raises(ValueError, match="square patches of images of 7 x 7 pixels"):
         pictures.rollout(result, torch.rand(5, 1, 7, 7))
     with probe(built(lambda: ViT.for_tokens(6, 4, 3, **WIDE)), [AttentionMaps()]) as p:
         p.model(tokens(2, 6, 4))
     with pytest.raises(
-        ValueError, match="tokens must be a square grid of patches, with or without a class token, got 7"
+        ValueError, match="square patches of images of 6 x 6 pixels, with or without a class token, got 7"
     ):
         pictures.rollout(p.result(), images)

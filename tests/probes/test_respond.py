@@ -13,7 +13,7 @@ from transformer_theory.core.theory import InNetworks, Response
 from transformer_theory.metrics.responses import CHANGE, LOSS, OutputChange, PositionLoss
 from transformer_theory.models import CRATE, ViT, build
 from transformer_theory.probes import NoAttention, doubled_tokens, permuted_tokens, repeated_blocks
-from transformer_theory.probes.measure import NEEDS_CAUSAL, ONE_TENSOR, run_synthetic_tests
+from transformer_theory.probes.measure import NEEDS_CAUSAL, run_synthetic_tests
 from transformer_theory.probes.respond import responses
 from transformer_theory.theories import attention_svm
 
@@ -154,8 +154,10 @@ def test_a_test_that_does_not_fit_a_network_has_one_row_with_the_reason():
     assert rows[0].reason == "the order of images cannot be changed"
     assert rows[1].reason.startswith("the network raised AssertionError: was expecting embedding dimension")
     assert rows[2].reason == NEEDS_CAUSAL
-    (several,) = run_synthetic_tests(SetModel(pool=True), "joma", tests[:1], {"x": tokens()}, **run)
-    assert several.reason == ONE_TENSOR
+    (several,) = run_synthetic_tests(
+        SetModel(pool=True), "joma", tests[:1], {"x": tokens(), "y": tokens()}, **run
+    )
+    assert several.reason.endswith("one tensor of inputs, and the network takes several: x, y")
 
 
 def test_batches_change_nothing_and_mode_and_random_state_are_restored():

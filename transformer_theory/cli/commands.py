@@ -162,11 +162,13 @@ def _measured(
     Raises:
         ValueError, OSError: see :func:`measure`.
     """
-    from ..comparison.language_models import LENGTH, probe_language_model
+    from ..comparison.language_models import probe_language_model
     from ..comparison.user_images import with_images
-    from ..comparison.user_models import SEQUENCES, default_samples, measure
-    from ..models.transformers_folder import language_model, read_ids
-    from ..models.user_model import read_user_model
+    from ..comparison.user_models import FEW_IMAGES, SEQUENCES, default_samples, measure
+    from ..data.labels import read_labels
+    from ..models.text_windows import ROWS, read_sequences
+    from ..models.transformers_folder import language_model
+    from ..models.user_model import checked, label_numbers, read_user_model
 
     progress(f"reading {options.model}")
     user = read_user_model(options.model)
@@ -176,6 +178,13 @@ def _measured(
             raise ValueError(
                 f"{options.model} returns its own inputs, got {given[0]} as well; leave one of them out"
             )
+        if options.labels is not None:
+            if user.labels is not None:
+                raise ValueError(
+                    f"{options.model} returns its own labels, got --labels as well; leave it out"
+                )
+            labels = read_labels(options.labels, numbers=label_numbers(user.network))
+            user = checked(user.network, user.inputs, labels, name=user.name, where=f"{options.labels}: ")
         return measure(user, theories=theories, max_samples=options.sequences, progress=progress)
     config = getattr(user.network, "config", None)
     if getattr(config, "is_encoder_decoder", False):
@@ -195,7 +204,9 @@ def _measured(
                 f"{others[0]} applies to models of ids, got --data with images as well; leave one of them out"
             )
         samples = options.sequences or default_samples(user.network, ids=False)
-        user, images, described = with_images(user, options.data, size=options.size, max_samples=samples)
+        user, images, described = with_images(
+            user, options.data, size=options.size, max_samples=samples, labels=options.labels
+        )
         return measure(
             user,
             theories=theories,
@@ -212,19 +223,23 @@ def _measured(
         raise ValueError(
             f"{options.model} must return (network, inputs), got a network alone; or name images with --data"
         ) from error
-    sequences = options.sequences or SEQUENCES
-    length = options.length or min(LENGTH, model.length or LENGTH)
-    ids = None if options.text is None else read_ids(options.text, model, length=length, sequences=sequences)
-    described = "" if options.text is None else f"ids of {options.text.name}"
-    return probe_language_model(
+    run = {"theories": theories, "causal": False, "progress": progress}
+    if options.text is None:
+        if options.labels is not None:
+            raise ValueError("--labels applies to a text or to images; name them with --text or --data")
+        return probe_language_model(
+            model, length=options.length, sequences=options.sequences or SEQUENCES, **run
+        )
+    labelled = options.labels is not None or options.text.suffix == ROWS
+    found = read_sequences(
+        options.text,
         model,
-        ids,
-        theories=theories,
-        length=length,
-        sequences=sequences,
-        described=described,
-        causal=False,
-        progress=progress,
+        length=options.length,
+        sequences=options.sequences or (FEW_IMAGES if labelled else SEQUENCES),
+        labels=options.labels,
+    )
+    return probe_language_model(
+        model, found.inputs, found.labels, described=found.described, special_ids=found.special_ids, **run
     )
 
 

@@ -247,20 +247,27 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     )
     subparser.add_argument("--size", type=_count, metavar="N", help=text)
     text = (
-        "a text for the metrics, read with the model's tokenizer, or ids in a .npy file, [n] or [n, seq] "
-        "(default: random ids)"
+        "a text for the metrics, read with the model's tokenizer in windows of whole sentences; a .tsv file "
+        "with lines of a label, a tab and a text; or ids in a .npy file, [n] or [n, seq] (default: random "
+        "ids)"
     )
     subparser.add_argument("--text", type=_path, metavar="FILE", help=text)
+    text = (
+        "labels, one integer or word per line: of the lines of --text, each of which is then a sequence, of "
+        "the images of a folder --data without subfolders, by name, or of the inputs of FUNCTION"
+    )
+    subparser.add_argument("--labels", type=_path, metavar="FILE", help=text)
     subparser.add_argument("--theories", metavar="A,B", help="theories to measure (default: all)")
     subparser.add_argument(
         "--length",
         type=_count,
         metavar="N",
-        help="ids per sequence (default: 64, or the longest of the model); a .npy file [n, seq] has its own",
+        help="largest number of ids per sequence (default: 64, or the longest of the model); a .npy file [n, "
+        "seq] has its own",
     )
     text = (
-        "largest number of sequences (default: 8 of ids, 128 images or sequences of tokens, 64 for more than "
-        "5 million weights)"
+        "largest number of sequences (default: 8 of ids, 64 with labels, 128 images or sequences of tokens, "
+        "64 for more than 5 million weights)"
     )
     subparser.add_argument("--sequences", type=_count, metavar="N", help=text)
     add_out(subparser, required=False)

@@ -6,7 +6,8 @@ with networks of the same configuration and random weights. The responses (:attr
 their own inputs within the limits of the model.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,22 +19,24 @@ from ..core.result import Result
 from ..core.theory import Theory
 from ..core.validation import integers
 from ..data.ids import integer_tensor
+from ..models.text_windows import LENGTH
 from ..models.transformers_folder import LanguageModel, language_model
-from ..models.user_model import UserModel
-from ..probes.evaluation import evaluation, forward, logits_of
-from .user_models import SEQUENCES, check_weights, is_causal, measure_user_model
+from ..models.user_model import checked
+from ..probes.evaluation import evaluation, logits_of
+from ..probes.main_input import IDS, main_input
+from ..probes.passes import Inputs, count, run, selected
+from .user_models import SEQUENCES, check_weights, is_causal, label_settings, measure_user_model
 
 if TYPE_CHECKING:
     from numpy import ndarray
 
-# of the random sequences; some nulls cost several seconds per sequence of a model of 124 million parameters
-LENGTH = 64
 MAX_IDS = 2**20  # largest number of random ids: attention maps of longer inputs do not fit into memory
 
 
 def probe_language_model(
     model: LanguageModel | nn.Module,
-    ids: "Tensor | ndarray | None" = None,
+    ids: "Tensor | ndarray | Mapping[str, Tensor] | None" = None,
+    labels: Tensor | None = None,
     *,
     theories: Sequence[str | Theory] | None = None,
     length: int | None = None,
@@ -41,14 +44,16 @@ def probe_language_model(
     seed: int = 0,
     described: str = "",
     causal: bool = True,
+    special_ids: Collection[int] | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """Measures a causal language model with the metrics and the responses of all theories that have any.
 
     Args:
         model: language model, see :func:`.read_language_model`; or a model of ``transformers``.
-        ids: sequences ``[n, seq]``. None: ``sequences`` random sequences of ``length`` ids, uniform over the
-            vocabulary.
+        ids: sequences ``[n, seq]``, or ``input_ids`` with masks and others by the name of the argument. None:
+            ``sequences`` random sequences of ``length`` ids, uniform over the vocabulary.
+        labels: class of each sequence, ``[n]``.
         theories: theories or their names. None: all.
         length: length of the random sequences, at least 2. None: :data:`LENGTH`, or the longest that the
             model takes if that is shorter.
@@ -57,6 +62,7 @@ def probe_language_model(
         described: the ids in words. Empty: "random ids" or "ids of the user".
         causal: whether a model that is not causal is refused. If not, it is measured without the tests that
             need a causal one.
+        special_ids: see :func:`.probe`.
         progress: receives a line per step.
     Returns:
         Rows of kind "in network" by layer and head, each with its null where there is one. A test that does
@@ -71,23 +77,34 @@ def probe_language_model(
     integers(length=length, sequences=sequences)
     data = _checked(ids, known, length, sequences, torch.Generator().manual_seed(seed))
     check_weights(known.network, known.name)
-    limits = _limits(known, data[:1], causal)
+    outputs, limits = _limits(known, data, causal, special_ids)
+    words = described or ("random ids" if ids is None else "ids of the user")
     settings: dict[str, Any] = {
-        "inputs": f"{len(data)} sequences of {data.shape[1]} "
-        f"{described or ('random ids' if ids is None else 'ids of the user')}",
-        "length": data.shape[1],
+        "inputs": f"{count(data)} sequences of {_lengths(data)} {words}",
+        "length": _ids(data).shape[1],
         "vocabulary": known.vocabulary,
     }
-    user = UserModel(known.network, known.name, folder=known.folder)
+    user = replace(checked(known.network, data, labels, name=known.name), folder=known.folder)
+    if user.labels is not None:
+        settings |= label_settings(known.network, data, user.labels, outputs)
     return measure_user_model(
-        user, data, None, limits=limits, theories=theories, seed=seed, settings=settings, progress=progress
+        user,
+        data,
+        user.labels,
+        limits=limits,
+        theories=theories,
+        seed=seed,
+        settings=settings,
+        progress=progress,
+        special_ids=special_ids,
     )
 
 
 def _checked(
     ids: Any, model: LanguageModel, length: int, sequences: int, generator: torch.Generator
-) -> Tensor:
-    """Returns sequences of ids ``[n, seq]`` that the model accepts.
+) -> Inputs:
+    """Returns sequences of ids ``[n, seq]`` that the model accepts, with the tensors that were given beside
+    them.
 
     Raises:
         ValueError: ids lie outside the vocabulary, or sequences are too short or too long.
@@ -105,7 +122,10 @@ def _checked(
                 "choose fewer"
             )
         return torch.randint(model.vocabulary, (sequences, length), generator=generator)
-    data = integer_tensor(np.asarray(ids) if not isinstance(ids, Tensor) else ids, "ids", shape="[n, seq]")
+    given = ids[IDS] if isinstance(ids, Mapping) else ids
+    data = integer_tensor(
+        np.asarray(given) if not isinstance(given, Tensor) else given, "ids", shape="[n, seq]"
+    )
     if data.shape[1] < 2 or (longest is not None and data.shape[1] > longest):
         limit = (
             "at least 2 per sequence"
@@ -120,34 +140,52 @@ def _checked(
             f"ids must lie in [0, {model.vocabulary}), the vocabulary of {model.name}, got {wrong}; use its "
             "own tokenizer"
         )
-    return data
+    return {**ids, IDS: data} if isinstance(ids, Mapping) else data
 
 
-def _limits(model: LanguageModel, sequence: Tensor, causal: bool) -> dict[str, int]:
-    """Returns the sizes for tests on ids; none if the model is not causal.
+def _ids(data: Inputs) -> Tensor:
+    return data if isinstance(data, Tensor) else data[IDS]
+
+
+def _lengths(data: Inputs) -> str:
+    """Returns the number of ids of a sequence, or the smallest and the largest, without padding."""
+    mask = None if isinstance(data, Tensor) else data.get("attention_mask")
+    if mask is None:
+        return str(_ids(data).shape[1])
+    low, high = int(mask.sum(1).min()), int(mask.sum(1).max())
+    return f"{low} to {high}" if low < high else str(high)
+
+
+def _limits(
+    model: LanguageModel, data: Inputs, causal: bool, special_ids: Collection[int] | None
+) -> tuple[Tensor | None, dict[str, int]]:
+    """Returns the outputs for the first sequence, and the sizes for tests on ids; none if the model is not
+    causal.
 
     Raises:
         ValueError: the model raises on a sequence, or should be a causal language model and is none.
     """
+    main = main_input(model.network, data, special_ids=special_ids)
+    first = selected(data, slice(1)) if isinstance(main, str) else main.inputs(main.data[:1])
     try:
         with evaluation(model.network), torch.random.fork_rng():
-            outputs = logits_of(forward(model.network, sequence))
+            outputs = logits_of(run(model.network, first))
     except Exception as error:  # models raise errors of many kinds
         raise ValueError(
-            f"{model.name} must run on ids {list(sequence.shape)}, but raised {type(error).__name__}: "
+            f"{model.name} must run on ids {list(_ids(first).shape)}, but raised {type(error).__name__}: "
             f"{first_line(error)}"
         ) from error
-    if causal and (outputs is None or outputs.shape[:2] != sequence.shape):
+    if causal and (outputs is None or outputs.shape[:2] != _ids(first).shape):
         raise ValueError(
             f"{model.name} must return logits [n, seq, vocabulary], got none; pass a causal language model"
         )
-    if outputs is not None and not causal and outputs.shape[-1] < model.vocabulary:
-        return {}  # features or the scores of classes
-    if not is_causal(model.network, sequence, outputs):
+    if isinstance(main, str) or (outputs is not None and not causal and outputs.shape[-1] < model.vocabulary):
+        return outputs, {}  # features or the scores of classes
+    if not is_causal(model.network, main, outputs):
         if causal:
             raise ValueError(
                 f"{model.name} must be causal, but its last id changes earlier logits; pass a causal "
                 "language model"
             )
-        return {}
-    return {"vocabulary": model.vocabulary, "length": model.length or sequence.shape[1]}
+        return outputs, {}
+    return outputs, {"vocabulary": model.vocabulary, "length": model.length or _ids(data).shape[1]}

@@ -8,20 +8,28 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn import functional
 
 from ..core.statistics import fixed_generator
 from ..data import Images
+from ..data.image_folder import read_unsorted
 from ..data.image_sets import NAMES, images
-from ..models.user_model import UserModel
+from ..data.labels import read_labels
+from ..models.user_model import UserModel, label_numbers
 
 MAX_VALUES = 2**28  # largest number of values in all inputs, 1 GiB in float32
 NORMALISATION = "preprocessor_config.json"
 
 
 def with_images(
-    user: UserModel, source: str | Path, *, size: int | None = None, max_samples: int
+    user: UserModel,
+    source: str | Path,
+    *,
+    size: int | None = None,
+    max_samples: int,
+    labels: str | Path | None = None,
 ) -> tuple[UserModel, Images, str]:
     """Returns the model with test images as its inputs and their classes as its labels, the images, and the
     inputs in words.
@@ -36,9 +44,11 @@ def with_images(
         source: name or path of the images, see :func:`.image_sets.images`.
         size: side in pixels to which the images are scaled.
         max_samples: number of images, drawn from the test images.
+        labels: file of labels, see :func:`.read_labels`, of a folder of images without subfolders for
+            classes, in the order of the names of the images.
     Raises:
         ValueError: the images cannot be read, do not have the side of the network, or are too large for the
-            memory.
+            memory; labels cannot be read, have another number, or the images have classes of their own.
     """
     side, channels = _side(user.network), _number(user.network, "num_channels", "in_chans")
     if size is not None and side is not None and size != side:
@@ -54,8 +64,15 @@ def with_images(
             f"the inputs must fit into {limit}, got {needed}; choose a smaller size or fewer sequences"
         )
     folder = str(source) not in NAMES and Path(source).is_dir()
-    chosen = images(source, size=wanted if folder else None)[1].mixed(fixed_generator())[:max_samples]
-    remarks = [f"{len(chosen)} test images of {chosen.name}"]
+    scale = wanted if folder else None
+    if labels is None:
+        chosen = images(source, size=scale)[1].mixed(fixed_generator())[:max_samples]
+        classes, remarks = chosen.labels, [f"{len(chosen)} test images of {chosen.name}"]
+    else:
+        chosen, classes = _labelled(Path(source), labels, user.network, scale)
+        order = torch.randperm(len(chosen), generator=fixed_generator())[:max_samples]
+        chosen, classes = chosen[order], classes[order]
+        remarks = [f"{len(chosen)} images of {chosen.name}"]
     if wanted is not None and chosen.size != wanted:
         if size is None:
             shape = f"{chosen.size} × {chosen.size} of {chosen.name}"
@@ -76,7 +93,25 @@ def with_images(
         remarks.append("normalised by its preprocessor_config.json")
     else:
         remarks.append("pixels in [0, 1]")
-    return replace(user, inputs=pixels, labels=chosen.labels), chosen, ", ".join(remarks)
+    return replace(user, inputs=pixels, labels=classes), chosen, ", ".join(remarks)
+
+
+def _labelled(
+    source: Path, labels: str | Path, network: nn.Module, size: int | None
+) -> tuple[Images, Int[Tensor, " n"]]:
+    """Reads a folder of images without classes and their labels."""
+    if not source.is_dir() or any(entry.is_dir() for entry in source.iterdir()):
+        raise ValueError(
+            f"{labels} must label a folder of images without subfolders, got {source}, whose images have "
+            "classes of their own; leave the labels out"
+        )
+    found, classes = read_unsorted(source, size=size), read_labels(labels, numbers=label_numbers(network))
+    if len(classes) != len(found):
+        raise ValueError(
+            f"{labels} must hold one label for each of the {len(found)} images of {source}, got "
+            f"{len(classes)}"
+        )
+    return found, classes
 
 
 def _scaled(pixels: Tensor, side: int) -> Tensor:

@@ -21,8 +21,9 @@ from ..data import Images
 from ..metrics.token_layout import TokenLayout
 from ..models.user_model import UserModel, checked, untrained_network
 from ..probes.attention_maps import attention_maps, first_samples
-from ..probes.evaluation import evaluation, forward, logits_of
+from ..probes.evaluation import evaluation, logits_of
 from ..probes.in_use import reserving
+from ..probes.main_input import MainInput, main_input
 from ..probes.measure import measure_network
 from ..probes.modules import check_stored
 from ..probes.passes import Inputs, batches, count, run, selected
@@ -104,31 +105,10 @@ def measure(
     )
     check_weights(user.network, user.name)
     outputs = _first_pass(user, data)
-    causal = (
-        isinstance(data, Tensor)
-        and not data.is_floating_point()
-        and is_causal(user.network, data[:1], outputs)
-    )
-    vocabulary = (
-        max(int(data.max()) + 1, outputs.shape[-1])
-        if causal and outputs is not None and isinstance(data, Tensor)
-        else 0
-    )
-    limits = (
-        {"vocabulary": vocabulary, "length": int(data.shape[1])}
-        if causal and isinstance(data, Tensor)
-        else {}
-    )
+    limits = _limits_of_ids(user.network, data, special_ids)
     given = count(user.inputs)
     words = described or f"{'' if count(data) == given else f'{count(data):,} of '}{_described(user.inputs)}"
-    settings = {"inputs": words, "labels": 0 if classes is None else len(classes[classes >= 0].unique())}
-    if (
-        classes is not None
-        and outputs is not None
-        and outputs.ndim == 2
-        and 0 <= int(classes.max()) < outputs.shape[1]
-    ):
-        settings["right"] = _right(user.network, data, classes)
+    settings = {"inputs": words, **label_settings(user.network, data, classes, outputs)}
     return measure_user_model(
         user,
         data,
@@ -202,7 +182,8 @@ def measure_user_model(
         grid=grid,
         progress=progress,
     )
-    maps, layout = ({}, {}) if isinstance(data, Mapping) else _maps(user, data, pictured)
+    main = main_input(user.network, data, special_ids=special_ids)
+    maps, layout = ({}, {}) if isinstance(main, str) else _maps(user, main, pictured)
     shape = {} if isinstance(data, Mapping) else {"shape": " × ".join(map(str, data.shape[1:]))}
     config = getattr(user.network, "config", None)
     parameter = next(user.network.parameters(), None)
@@ -225,6 +206,29 @@ def measure_user_model(
     return Result("probe", record, table, maps, sources=sources, provenance=provenance())
 
 
+def label_settings(
+    network: nn.Module, data: Inputs, labels: Tensor | None, outputs: Tensor | None
+) -> dict[str, Any]:
+    """Returns the settings "labels", the number of classes, and "right", the share of sequences whose largest
+    output is their label, if the outputs can be those of classes.
+
+    Args:
+        network: the network.
+        data: its inputs.
+        labels: class of each sequence, ``[n]``, or None.
+        outputs: outputs of the network for some sequences, or None.
+    """
+    settings: dict[str, Any] = {"labels": 0 if labels is None else len(labels[labels >= 0].unique())}
+    if (
+        labels is not None
+        and outputs is not None
+        and outputs.ndim == 2
+        and 0 <= int(labels.max()) < outputs.shape[1]
+    ):
+        settings["right"] = _right(network, data, labels)
+    return settings
+
+
 def default_samples(network: nn.Module, *, ids: bool) -> int:
     """Returns the largest number of inputs on which a network is measured if the user names none."""
     small = sum(parameter.numel() for parameter in network.parameters()) <= SMALL
@@ -245,14 +249,28 @@ def check_weights(network: nn.Module, name: str) -> None:
             )
 
 
-def is_causal(network: nn.Module, sequence: Tensor, outputs: Tensor | None) -> bool:
+def _limits_of_ids(network: nn.Module, data: Inputs, special_ids: Collection[int] | None) -> dict[str, int]:
+    """Returns the sizes for tests on ids; none if the network is no causal language model."""
+    main = main_input(network, data, special_ids=special_ids)
+    if isinstance(main, str) or main.data.ndim != 2 or main.data.is_floating_point():
+        return {}
+    with evaluation(network), torch.random.fork_rng():
+        outputs = logits_of(run(network, main.inputs(main.data[:1])))
+    if outputs is None or not is_causal(network, main, outputs):
+        return {}
+    given = data if isinstance(data, Tensor) else data[main.name]
+    return {"vocabulary": max(int(main.data.max()) + 1, outputs.shape[-1]), "length": int(given.shape[1])}
+
+
+def is_causal(network: nn.Module, main: MainInput, outputs: Tensor | None) -> bool:
     """Returns whether a network of ids returns logits for each of them that do not depend on later ids.
 
     Args:
         network: network of ids.
-        sequence: one sequence ``[1, seq]``.
+        main: sequences of ids, of which the first is read.
         outputs: its logits ``[1, seq, vocabulary]``, or another output.
     """
+    sequence = main.data[:1]
     if outputs is None or outputs.ndim != 3 or outputs.shape[:2] != sequence.shape or sequence.shape[1] < 2:
         return False
     if int(sequence.max()) >= outputs.shape[-1]:  # features, not logits over the vocabulary
@@ -262,7 +280,7 @@ def is_causal(network: nn.Module, sequence: Tensor, outputs: Tensor | None) -> b
     if torch.equal(changed, sequence):
         changed[:, -1] = 1
     with evaluation(network), torch.random.fork_rng():
-        other = logits_of(forward(network, changed))
+        other = logits_of(run(network, main.inputs(changed)))
     first, second = (
         outputs[:, :-1].float(),
         other[:, :-1].float() if other is not None else outputs[:, 1:].float(),
@@ -319,17 +337,19 @@ def _described(data: Inputs) -> str:
 
 
 def _maps(
-    user: UserModel, data: Tensor, images: Images | None
-) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-    """Returns attention maps ``[1, layers, heads or 1, n, queries, keys]`` of the first sequences with their
-    images in [0, 1], and the numbers of tokens and of class and register tokens in the first block.
+    user: UserModel, main: MainInput, images: Images | None
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Returns attention maps ``[1, layers, heads or 1, n, queries, keys]`` of the first sequences, without
+    padding, with their images in [0, 1], and what is known about the tokens of the first block.
     """
-    layout, first = TokenLayout(), data[: _batch_size(data)]
+    data, layout = main.data, TokenLayout()
+    first = main.inputs(data[: _batch_size(data)])
     with torch.random.fork_rng():
         maps = attention_maps(user.network, first, keep=PICTURED, others=[layout])
     if maps is None:
         return {}, {}
-    numbers = {"tokens": layout.tokens, "leading": layout.leading} if layout.tokens else {}
+    numbers = {"tokens": layout.tokens, "leading": layout.leading, "reading": layout.where}
+    numbers = {**numbers, "grid": layout.grid} if layout.tokens else {}
     # too large for two sequences: figures show the mean over heads
     if maps.size and 2 * maps[:, :, 0].size > MAP_NUMBERS:
         maps = maps.mean(1, keepdims=True)

@@ -68,6 +68,8 @@ class Activations:
             and its value is zero.
         bilinear: for each head the matrix W with score(key token x, query token z) = x^T W z, scale included
             and biases of W_Q and W_K omitted, ``[heads, dim, dim]``; None if it is unknown.
+        key_map: projection of the keys of each head, ``[heads, head_dim, dim]``. None: it is unknown, or W is
+            not the product of two projections.
         module: the module itself, for its parameters; the list, if the block is a plain list of modules.
         mask: True for the keys that a query may attend to, broadcastable to the weights; None if all are
             allowed (attention only).
@@ -103,6 +105,7 @@ class Activations:
     value: Float[Tensor, "windows heads k value_dim"] | None = None
     weights: Float[Tensor, "windows heads q k"] | None = None
     bilinear: Float[Tensor, "heads dim dim"] | None = None
+    key_map: Float[Tensor, "heads head_dim dim"] | None = None
     module: object = None
     mask: Bool[Tensor, "#windows #heads q k"] | None = None
     first_head: int = 0
@@ -203,6 +206,7 @@ def _part(activations: Activations, rows: Int[Tensor, " n"], T: int, k: int | No
         query=some(activations.query, None, q),
         key=some(activations.key, None, k),
         value=some(activations.value, None, k),
+        key_map=activations.key_map,
         module=activations.module,
         mask=mask_of(activations.mask, None, q, k),
         first_head=activations.first_head,
@@ -223,7 +227,7 @@ def _part(activations: Activations, rows: Int[Tensor, " n"], T: int, k: int | No
 Place = tuple[int, ...]
 """Key of a sum: ``(layer,)``, or ``(layer, first head)`` for one attention module."""
 SHARED: Place = (-1,)
-"""Place of what the modules of a :class:`PerModule` share; it has no rows of its own."""
+"""First entry of the places of what the modules of a :class:`PerModule` share; these have no rows."""
 ALL = sys.maxsize
 """For :attr:`Metric.keeps`: all samples."""
 
@@ -370,7 +374,7 @@ class PerModule(Metric):
         """Returns the rows of all modules. An error at a module becomes a row without value."""
         modules: dict[Place, list[Tensor]] = {}
         for place, sums in sorted(self.sums.items(), key=lambda item: item[0]):
-            if place != SHARED:
+            if place[:1] != SHARED:
                 modules.setdefault(place[:2], []).append(sums)
         rows: list[Measurement] = []
         for place, sums in modules.items():

@@ -152,15 +152,7 @@ def read_folder(
         ValueError: a file is not an image, is damaged, has more than 8 bits per channel, or differs in size
             from the others; or the images do not fit into memory at this size, before any is read.
     """
-    parts = [part for part in (folder.train, folder.test) if part]
-    count = sum(len(part.files) for part in parts)
-    if size is not None and (needed := 3 * count * size**2) > (available := parallel.memory()):
-        text = f"{size}, which needs {gib(needed)} of {gib(available)}"
-        raise ValueError(f"size must let {count:,} images fit into memory, got {text}; choose a smaller one")
-    reader = _Reader(size)
-    pixels = reader.read([file for part in parts for file in part.files])
-    if conversions := reader.conversions():
-        progress(f"{folder.path}: {conversions}")
+    pixels = _pixels(folder, size, progress)
     name = folder.path.resolve().name + " (JPEG copy)" * folder.lossy
     if folder.test is None:
         images = Images(pixels, torch.tensor(folder.train.labels), folder.names, name=f"{name} (split 80/20)")
@@ -171,6 +163,39 @@ def read_folder(
         for values, part in zip((pixels[:n], pixels[n:]), (folder.train, folder.test))
     )
     return train, test
+
+
+def read_unsorted(
+    path: Path, *, size: int | None = None, progress: Callable[[str], None] = lambda line: None
+) -> Images:
+    """Reads the images of a folder without subfolders, in the order of their names, as one class.
+
+    Args:
+        path: the folder.
+        size, progress: see :func:`read_folder`.
+    Raises:
+        ValueError: the folder holds subfolders, no images, or other files; otherwise see :func:`read_folder`.
+    """
+    names = (path.resolve().name,)
+    folder = Folder(path, names, _part([path.resolve()], names), None)
+    pixels = _pixels(folder, size, progress)
+    return Images(
+        pixels, torch.tensor(folder.train.labels), names, name=names[0] + " (JPEG copy)" * folder.lossy
+    )
+
+
+def _pixels(folder: Folder, size: int | None, progress: Callable[[str], None]) -> torch.Tensor:
+    """Decodes all files of a folder, uint8 [n, 1 or 3, size, size]."""
+    parts = [part for part in (folder.train, folder.test) if part]
+    count = sum(len(part.files) for part in parts)
+    if size is not None and (needed := 3 * count * size**2) > (available := parallel.memory()):
+        text = f"{size}, which needs {gib(needed)} of {gib(available)}"
+        raise ValueError(f"size must let {count:,} images fit into memory, got {text}; choose a smaller one")
+    reader = _Reader(size)
+    pixels = reader.read([file for part in parts for file in part.files])
+    if conversions := reader.conversions():
+        progress(f"{folder.path}: {conversions}")
+    return pixels
 
 
 class _Reader:

@@ -70,6 +70,14 @@ def stratified(
     return first.sort().values, second.sort().values
 
 
+def patch_grid(patches: int, height: int, width: int) -> tuple[int, int] | None:
+    """Returns rows and columns of square patches that cover an image; None if there are not so many."""
+    side = math.isqrt(height * width // max(patches, 1))
+    if not side or height % side or width % side or patches * side**2 != height * width:
+        return None
+    return height // side, width // side
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class TokenData:
     """n sequences of ``seq`` tokens in ``dim`` dimensions. Every field except ``tokens`` may be None, which
@@ -217,11 +225,8 @@ class TokenData:
         if self.images is None:
             return None
         (_, seq, dim), (_, channels, height, width) = self.tokens.shape, self.images.shape
-        side = math.isqrt(dim // channels)
-        if channels * side**2 != dim or height % side or width % side:
-            return None
-        rows, columns = height // side, width // side
-        return (rows, columns) if rows * columns == seq else None
+        grid = patch_grid(seq, height, width)
+        return grid if grid is not None and channels * height * width == seq * dim else None
 
     @property
     def query_position(self) -> int | None:

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..core.measurement import Measurement
-from ..core.metric import ActivationKind, Activations, Grid, Metric
+from ..core.metric import NOT_READ, ActivationKind, Activations, Grid, Metric
 
 MEAN = "the mean of the tokens"
 
@@ -47,6 +47,8 @@ def mean_query(activations: Activations) -> Float[Tensor, "batch heads keys"] | 
 
 def where(activations: Activations) -> str:
     """Names the tokens of :func:`mean_feature`."""
+    if activations.read is None and activations.reading != NOT_READ:
+        return f"{MEAN} ({activations.reading})"
     if activations.read is None or activations.reading == "the tokens":
         return MEAN
     one = bool((activations.read.sum(1) == 1).all())
@@ -60,7 +62,7 @@ class TokenLayout(Metric):
         tokens: number of tokens of a sequence in the first block; 0 before the first update.
         leading: number of tokens without contents before the others, such as class and register tokens.
         grid: rows and columns of the patches; None if there is no grid, or if it is not complete.
-        reading: see :attr:`.Activations.reading`.
+        where: which tokens stand for a sequence, in words; empty before the first update.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("features",)
@@ -69,14 +71,14 @@ class TokenLayout(Metric):
     def reset(self) -> None:
         """Starts a new count."""
         super().reset()
-        self.tokens, self.leading, self.reading = 0, 0, ""
+        self.tokens, self.leading, self.where = 0, 0, ""
         self.grid: tuple[int, int] | None = None
 
     def update(self, activations: Activations) -> None:
         """Reads the tokens of the first block."""
         if self.tokens:
             return
-        self.tokens, self.reading = activations.tokens.shape[1], activations.reading
+        self.tokens, self.where = activations.tokens.shape[1], where(activations)
         content, grid = activations.content, activations.grid
         if content is not None:
             self.leading = int((~content[0]).long().cumprod(0).sum())

@@ -7,7 +7,7 @@ Nothing is downloaded, no code of the folder is executed, and pickled weights ar
 import contextlib
 import importlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,26 +61,24 @@ class LanguageModel:
             torch.manual_seed(seed)
             return type(self.network)(config).eval()
 
-    def tokenize(self, text: str) -> Int[Tensor, " n"]:
-        """Returns the ids of a text by the tokenizer in the folder, ``[n]``.
+    def tokenizer(self) -> Any:
+        """Returns the tokenizer in the folder, of ``transformers``.
 
         Raises:
             ValueError: the folder holds no tokenizer.
         """
-        library = _transformers()
-        missing = (
-            f"{self.folder} must hold a tokenizer to read a text, got none; pass ids as a .npy file instead"
-        )
+        library, place = _transformers(), self.folder or self.name
+        missing = f"{place} must hold a tokenizer to read a text, got none; pass ids as a .npy file instead"
         # Without its files some tokenizers are made nevertheless, with an empty vocabulary.
         if self.folder is None or not any((self.folder / name).exists() for name in TOKENIZERS):
             raise ValueError(missing)
         try:
-            tokenizer = library.AutoTokenizer.from_pretrained(
-                self.folder, local_files_only=True, trust_remote_code=False
-            )
+            with quiet():
+                return library.AutoTokenizer.from_pretrained(
+                    self.folder, local_files_only=True, trust_remote_code=False
+                )
         except Exception as error:  # a missing tokenizer raises errors of many kinds
             raise ValueError(missing) from error
-        return torch.tensor(tokenizer(text)["input_ids"], dtype=torch.long)
 
 
 def _transformers() -> Any:
@@ -93,6 +91,21 @@ def _transformers() -> Any:
         raise ImportError(
             "a folder of transformers needs the package transformers; pip install transformers"
         ) from error
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silences progress bars and warnings of ``transformers``."""
+    logging = _transformers().utils.logging
+    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def read_language_model(folder: str | Path) -> LanguageModel:
@@ -208,11 +221,6 @@ def _of_other_shape(folder: Path, described: dict[str, Any], kind: Any) -> str:
 
 def _network(folder: Path, described: dict[str, Any], kind: Any, expected: str) -> nn.Module:
     """Reads a network of a class of ``transformers`` from a folder that holds safetensors."""
-    library = _transformers()
-    logging = library.utils.logging
-    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()  # what does not fit is said in one line below
     options: dict[str, Any] = {
         "local_files_only": True,
         "trust_remote_code": False,
@@ -220,7 +228,8 @@ def _network(folder: Path, described: dict[str, Any], kind: Any, expected: str) 
         "output_loading_info": True,
     }
     try:
-        network, loaded = kind.from_pretrained(folder, **options)
+        with quiet():  # what does not fit is said in one line below
+            network, loaded = kind.from_pretrained(folder, **options)
     except Exception as error:  # wrong types, shapes and damaged files raise errors of many kinds
         actual = ", ".join(
             map(str, described.get("architectures") or [described.get("model_type", "no type")])
@@ -231,10 +240,6 @@ def _network(folder: Path, described: dict[str, Any], kind: Any, expected: str) 
                 folder, described, kind
             )
         raise ValueError(f"{folder} must hold {expected}, got {actual} ({first})") from error
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
     # transformers draws missing weights at random; a head that is tied to the embedding is not missing.
     if missing := sorted(loaded["missing_keys"]):
         names = ", ".join(missing[:3]) + (f" and {len(missing) - 3} others" if len(missing) > 3 else "")
@@ -267,38 +272,26 @@ def language_model(
 
 def longest_sequence(network: nn.Module) -> int | None:
     """Returns the largest number of tokens that a network accepts, from its configuration; None if it states
-    none.
+    none, or -1 as that of XLNet does.
     """
     places = [config for name in ("config", "cfg") if (config := getattr(network, name, None)) is not None]
-    found = (
-        value for config in places for key in LENGTHS if isinstance(value := getattr(config, key, None), int)
-    )
-    return min(found, default=None)
+    stated = (getattr(config, key, None) for config in places for key in LENGTHS)
+    return min((value for value in stated if isinstance(value, int) and value > 0), default=None)
 
 
-def read_ids(path: str | Path, model: LanguageModel, *, length: int, sequences: int) -> Int[Tensor, "n seq"]:
-    """Reads sequences of ids: windows of a text, by the model's tokenizer, or of a .npy file of integers
-    ``[n]``.
+def read_ids(path: str | Path, *, length: int, sequences: int | None) -> Int[Tensor, "n seq"]:
+    """Reads sequences of ids: windows of a .npy file of integers ``[n]``.
 
     The first rows of a .npy file of integers ``[n, seq]`` are the sequences themselves; their length is that
-    of the file.
+    of the file. If ``sequences`` is None, all are read.
 
     Raises:
         FileNotFoundError: the file does not exist.
-        ValueError: the file is no text in UTF-8 and no array of integers, the model has no tokenizer, or the
-            text is too short.
+        ValueError: the file is no array of integers, or holds fewer than one window.
     """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; expected a text, or ids in a .npy file")
-    if path.suffix != ".npy":
-        try:
-            text = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{path} must be a text in UTF-8, got {error.reason} at byte {error.start}"
-            ) from error
-        return windows(model.tokenize(text), length=length, sequences=sequences)
     try:
         array = np.load(path, allow_pickle=False)
     except (ValueError, EOFError) as error:
@@ -308,9 +301,9 @@ def read_ids(path: str | Path, model: LanguageModel, *, length: int, sequences: 
     return windows(integer_tensor(array, str(path), shape="[n]"), length=length, sequences=sequences)
 
 
-def windows(ids: Sequence[int] | Tensor, *, length: int, sequences: int) -> Int[Tensor, "n length"]:
+def windows(ids: Sequence[int] | Tensor, *, length: int, sequences: int | None) -> Int[Tensor, "n length"]:
     """Cuts a stream of ids ``[n]`` into windows that are evenly spaced over it and do not overlap,
-    ``[sequences, length]`` or fewer.
+    ``[sequences, length]`` or fewer; all windows if ``sequences`` is None.
 
     Raises:
         ValueError: the stream is shorter than one window.
@@ -322,5 +315,5 @@ def windows(ids: Sequence[int] | Tensor, *, length: int, sequences: int) -> Int[
             f"the text must have at least {length} tokens, got {len(ids)}; pass a longer text or a smaller "
             "length"
         )
-    chosen = torch.linspace(0, count - 1, min(sequences, count)).long()
+    chosen = torch.linspace(0, count - 1, min(sequences or count, count)).long()
     return ids[: count * length].view(count, length)[chosen]

@@ -152,6 +152,12 @@ def checked(network: nn.Module, inputs: Any, labels: Any, *, name: str, where: s
     return UserModel(network, name, inputs, labels)
 
 
+def label_numbers(network: nn.Module) -> dict[str, int]:
+    """Returns the classes that the configuration of a model of ``transformers`` names; none for others."""
+    numbers = getattr(getattr(network, "config", None), "label2id", None)
+    return dict(numbers) if isinstance(numbers, Mapping) else {}
+
+
 def _required(function: Any) -> list[str]:
     """Returns the names of the arguments that a function requires."""
     try:

@@ -233,12 +233,21 @@ def declared_bilinear(module: nn.Module) -> Float[Tensor, "heads dim dim"] | Non
         return W.detach() if isinstance(W, Tensor) and W.ndim == 3 else None
     if not isinstance(module, nn.MultiheadAttention):
         return None
+    query, key = _maps(module)
+    return None if query.shape != key.shape else key.mT @ query * module.head_dim**-0.5
+
+
+def declared_key_map(module: object) -> Float[Tensor, "heads head_dim dim"] | None:
+    """Returns the projection of the keys of a ``torch.nn.MultiheadAttention``; None for any other module."""
+    return _maps(module)[1] if isinstance(module, nn.MultiheadAttention) else None
+
+
+def _maps(module: nn.MultiheadAttention) -> tuple[Tensor, Tensor]:
+    """Returns the projections of queries and of keys, ``[heads, head_dim, dim]`` each."""
     # matrices of queries, keys and values, [3 * dim, dim]; None if they are separate parameters
     stacked = module.in_proj_weight
     query, key = (
         (module.q_proj_weight, module.k_proj_weight) if stacked is None else stacked.detach().chunk(3)[:2]
     )
-    if query.shape != key.shape:
-        return None
     query, key = (matrix.detach().unflatten(0, (module.num_heads, -1)) for matrix in (query, key))
-    return key.mT @ query * module.head_dim**-0.5
+    return query, key

@@ -4,23 +4,24 @@ from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float32
-from torch import Tensor, nn
+from torch import nn
 
 from ..core.metric import Metric
 from ..metrics.networks import AttentionMaps
-from .evaluation import evaluation, forward
+from .evaluation import evaluation
 from .forward_pass import NoAttention
+from .passes import Inputs, run
 from .probing import probe
 
 
 def attention_maps(
-    model: nn.Module, inputs: Tensor, *, keep: int, others: Sequence[Metric] = ()
+    model: nn.Module, inputs: Inputs, *, keep: int, others: Sequence[Metric] = ()
 ) -> Float32[np.ndarray, "layers heads samples queries keys"] | None:
     """Returns the attention maps of the first inputs, ``[layers, heads, samples, queries, keys]``.
 
     Args:
         model: the network.
-        inputs: inputs of one forward pass, ``[n, ...]``.
+        inputs: inputs of one forward pass, ``[n, ...]``, or several by the name of the argument.
         keep: largest number of samples.
         others: further metrics that are updated in the same pass.
     Returns:
@@ -30,7 +31,7 @@ def attention_maps(
     recorder = AttentionMaps(keep=keep)
     try:
         with evaluation(model), probe(model, [recorder, *others]):
-            forward(model, inputs)
+            run(model, inputs)
     except NoAttention:
         return None
     maps = [recorder.sums[where].float().cpu().numpy().swapaxes(0, 1) for where in sorted(recorder.sums)]

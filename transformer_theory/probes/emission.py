@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..core.metric import Activations, LazyActivations
-from .attention_calls import AttentionCall
+from .attention_calls import AttentionCall, declared_key_map
 from .explicit import ExplicitCall
 from .places import Codes
 from .projections import BIASED, NOT_REPRODUCED, OTHER_TOKENS, SCALED, Arrangement, Projection
@@ -83,6 +83,9 @@ class Emitter:
         elif tokens is not None:  # The model may change its tensors in place before the end of the pass.
             tokens = tokens.clone()
         self.has_bilinear |= declared is not None or source is not None
+        key_map = None if source is None else source.key_map()
+        if declared is not None:
+            key_map = declared_key_map(place["module"])
         labels = self.labels_of(call.query if tokens is None else tokens)
         call, tokens, output = self.some(call), self.some(tokens), self.some(output)
         # a module without tokens [batch, seq, dim]: use the values instead
@@ -100,6 +103,7 @@ class Emitter:
             "key": call.key,
             "value": call.value,
             "bilinear": declared,
+            "key_map": key_map,
             "mask": call.allowed,
             "labels": labels,
             **place,

@@ -24,12 +24,12 @@ from ..core.theory import InNetworks, Response, Theory
 from ..metrics.class_features import NeuralCollapse
 from ..metrics.networks import AttentionStatistics, Geometry
 from .forward_pass import NoAttention
+from .main_input import main_input
 from .passes import Inputs, batches, count, measure_metrics
 from .respond import response
 
 BLOCKS = "of an image, a block of pixels stands for a token"
 NEEDS_CAUSAL = "the test needs a causal language model, which returns logits for every id"
-ONE_TENSOR = "the tests change one tensor of inputs, and the network takes several"
 
 
 def metrics_of(theories: Iterable[Theory]) -> list[Metric]:
@@ -116,8 +116,9 @@ def measure_network(
             progress(f"responses to synthetic inputs: {theory.title}")
             generator = torch.Generator().manual_seed(seed)
             tests = theory.in_networks.responses
+            known = {"special_ids": special_ids, "grid": grid}
             answers += run_synthetic_tests(
-                model, theory.name, tests, inputs, limits=limits, generator=generator, name=name
+                model, theory.name, tests, inputs, limits=limits, generator=generator, name=name, **known
             )
     means = (
         headline_mean(theory.name, theory.in_networks, rows, untrained=random_rows, answers=answers)
@@ -309,6 +310,8 @@ def run_synthetic_tests(
     limits: dict[str, int],
     generator: torch.Generator,
     name: str,
+    special_ids: Collection[int] | None = None,
+    grid: tuple[int, int] | None = None,
 ) -> Iterator[Measurement]:
     """Yields the rows of a theory's tests on synthetic inputs. A test that does not fit the network has one
     row with the reason.
@@ -317,26 +320,38 @@ def run_synthetic_tests(
         model: the network.
         theory: name of the theory.
         tests: its tests.
-        inputs: inputs that the network accepts, tensors ``[n, ...]``.
+        inputs: inputs that the network accepts, tensors ``[n, ...]``. Of several by name, the tests change
+            one, without padding (:mod:`.main_input`).
         limits: sizes that the synthetic inputs must not exceed, see :func:`.responses`; the length of
             sequences of tokens is added. Without "vocabulary" the network is no causal language model, and
             tests that read ids do not run.
         generator: random generator of the synthetic inputs.
         name: column ``model`` of the rows.
+        special_ids, grid: see :func:`.probe`.
     """
+    main = main_input(model, inputs, special_ids=special_ids)
     for test in tests:
         reason = ""
-        if not isinstance(inputs, Tensor):
-            reason = ONE_TENSOR
+        if isinstance(main, str):
+            reason = main
         elif test.reads == "ids" and "vocabulary" not in limits:
             reason = NEEDS_CAUSAL
         else:
-            sizes = {"length": inputs.shape[1]} if inputs.ndim == 3 else {}
+            sizes = {"length": main.data.shape[1]} if main.data.ndim == 3 else {}
             try:
                 rows = response(
-                    model, theory, test, inputs, limits={**sizes, **limits}, generator=generator, name=name
+                    model,
+                    theory,
+                    test,
+                    main,
+                    limits={**sizes, **limits},
+                    generator=generator,
+                    name=name,
+                    special_ids=special_ids,
+                    grid=grid,
                 )
-                yield from (replace(row, note=row.note or BLOCKS) if inputs.ndim > 3 else row for row in rows)
+                images = main.data.ndim > 3
+                yield from (replace(row, note=row.note or BLOCKS) if images else row for row in rows)
             except Exception as error:
                 # the test needs longer sequences, more ids, or inputs that the network refuses
                 first = first_line(error)

@@ -6,7 +6,6 @@ the mean over queries. The images ``[n, channels, height, width]`` must be the i
 maps are stored, in the same order. Source: :cite:t:`abnar2020quantifying` (rollout).
 """
 
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from ..core.plotting import axes, caption, style
 from ..core.result import Result
+from ..data.tokens import patch_grid
 from ..metrics import attention
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def heads(
             column per key.
         step: step of the measurement. None: the last step.
     Raises:
-        ValueError: the result has no maps of this step or sequence, or the tokens do not form a square grid
-            of patches of the images.
+        ValueError: the result has no maps of this step or sequence, or the tokens do not are no square
+            patches of the images.
     """
     maps = [each[sequence] for each in _maps(result, step, sequence)]
     columns = max(len(each) for each in maps)
@@ -53,7 +53,7 @@ def heads(
             elif images is None:
                 grid[layer, head].imshow(each[head], vmin=0, cmap="YlOrBr")
             else:
-                _on_image(grid[layer, head], _heat(each[head]), images[sequence])
+                _on_image(grid[layer, head], each[head], images[sequence])
             if not layer:
                 grid[0, head].set_title(f"head {head}", fontsize=7.5, fontweight="normal")
         grid[layer, 0].set_ylabel(f"layer {layer}", fontsize=7.5)
@@ -71,7 +71,7 @@ def rollout(result: Result, images: Images, *, step: int | None = None) -> "Figu
         images: inputs of the sequences.
         step: step of the measurement. None: the last step.
     Raises:
-        ValueError: the result has no maps of this step, or the tokens do not form a square grid of patches of
+        ValueError: the result has no maps of this step, or the tokens do not are no square patches of
             the images.
     """
     maps = _maps(result, step, 0)
@@ -83,7 +83,7 @@ def rollout(result: Result, images: Images, *, step: int | None = None) -> "Figu
             torch.from_numpy(np.stack([each[i].mean(0, keepdims=True) for each in maps]))
         )
         grid[0, i].imshow(_ink(images[i]), cmap="gray_r")
-        _on_image(grid[1, i], _heat(shares.numpy()), images[i])
+        _on_image(grid[1, i], shares.numpy(), images[i])
     grid[0, 0].set_ylabel("image", fontsize=7.5)
     grid[1, 0].set_ylabel("rollout", fontsize=7.5)
     caption(figure, "deeper colour: larger share of the patch, each panel on its own scale")
@@ -114,30 +114,31 @@ def _maps(result: Result, step: int | None, sequence: int) -> list[np.ndarray]:
     return maps
 
 
-def _heat(weights: np.ndarray) -> np.ndarray:
-    """Computes the weight on each patch, ``[side, side]``, from a map ``[tokens, tokens]``."""
+def _heat(
+    weights: Float[np.ndarray, "tokens tokens"], height: int, width: int
+) -> Float[np.ndarray, "rows columns"]:
+    """Returns the weight on each patch of an image: that of the class token in front, if there is one, or the
+    mean over the patches.
+    """
     keys = weights.shape[-1]
-    side = math.isqrt(keys)
-    if side**2 not in (keys, keys - 1) or side < 2:
+    leading = 0 if patch_grid(keys, height, width) else 1
+    grid = patch_grid(keys - leading, height, width)
+    if grid is None:
         raise ValueError(
-            f"tokens must be a square grid of patches, with or without a class token, got {keys}; draw "
-            "without images"
+            f"tokens must be square patches of images of {height} x {width} pixels, with or without a class "
+            f"token, got {keys}; pass the model's images, or draw without images"
         )
-    return (weights.mean(0) if side**2 == keys else weights[0, 1:]).reshape(side, side)
+    return (weights[0, 1:] if leading else weights.mean(0)).reshape(grid)
 
 
-def _on_image(ax: "Axes", heat: np.ndarray, image: Tensor) -> None:
-    """Draws the patches, coloured by their weights, with the image as dark ink on top."""
+def _on_image(ax: "Axes", weights: Float[np.ndarray, "tokens tokens"], image: Tensor) -> None:
+    """Draws the patches, coloured by the weights on them, with the image as dark ink on top."""
     import matplotlib
 
     ink = _ink(image)
-    if ink.shape[0] % len(heat) or ink.shape[1] % len(heat):
-        raise ValueError(
-            f"images must divide into {len(heat)} x {len(heat)} patches, got {list(ink.shape)} pixels; pass "
-            "the model's images"
-        )
+    heat = _heat(weights, *ink.shape)
     tint = matplotlib.colormaps["YlOrBr"](heat / (heat.max() or 1.0) * 0.8)[..., :3]
-    tall, wide = (side // len(heat) for side in ink.shape)
+    tall, wide = (side // count for side, count in zip(ink.shape, heat.shape))
     ax.imshow(np.kron(tint, np.ones((tall, wide, 1))) * (1 - 0.6 * ink[..., None]))
 
 

@@ -140,6 +140,10 @@ class Projection:
         rows = self.arrangement
         return self.key_weight[rows.key_rows].mT @ self.query_weight[rows.query_rows] * (scale * self.factor)
 
+    def key_map(self) -> Float[Tensor, "heads p dim"]:
+        """Returns the projection of the keys of each head."""
+        return self.key_weight[self.arrangement.key_rows]
+
     def agrees(self, query: Float[Tensor, "n heads q p"], key: Float[Tensor, "n heads k p"]) -> bool:
         """Whether W reproduces the observed scores of a few tokens.
 

@@ -271,8 +271,16 @@ class Readout:
 
 
 def tokens_read(sizes: Float[Tensor, "batch seq"]) -> Bool[Tensor, "batch seq"]:
-    """Returns which tokens are read, from the sizes of their gradients."""
-    return sizes > READ_RTOL * sizes.amax(1, keepdim=True)
+    """Returns which tokens are read, from the sizes of their gradients.
+
+    A sequence that is not finite has no gradients; what all others read stands for it.
+    """
+    read = sizes > READ_RTOL * sizes.amax(1, keepdim=True)
+    known = read.any(1)
+    if not bool(known.all()) and bool(known.any()):
+        others = read[known]
+        read[~known] = others[0] if bool((others == others[:1]).all()) else False
+    return read
 
 
 def _axis(x: Tensor, rows: tuple[int, ...]) -> tuple[int, ...]:

@@ -6,7 +6,8 @@ depend on the order of the tokens (:func:`permuted_tokens`) or on the number of 
 (:func:`repeated_blocks`)? :func:`respond` computes the same metrics on such inputs.
 """
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,8 +23,9 @@ from ..core.statistics import RANGE_DRAWS, nulls_of, place_of
 from ..core.table import Table
 from ..core.theory import Response, Theory
 from ..core.validation import as_tensor, integers
-from .evaluation import evaluation, forward, logits_of
-from .passes import Batch, measure_metrics
+from .evaluation import evaluation, logits_of
+from .main_input import MainInput
+from .passes import Batch, Inputs, count, measure_metrics, run, selected
 
 VALUE, NULL, TARGETS, REFERENCE = "value", "null", "targets", "reference"
 
@@ -38,6 +40,8 @@ def respond(
     batch_size: int = 64,
     name: str | None = None,
     layers: str = "*",
+    special_ids: Collection[int] | None = None,
+    grid: tuple[int, int] | None = None,
 ) -> Result:
     """Computes metrics of a network on synthetic inputs.
 
@@ -47,9 +51,9 @@ def respond(
         model: network that takes float tokens ``[n, seq, dim]``, images ``[n, c, h, w]`` or ids ``[n, seq]``.
             A model of ``transformers`` receives the inputs as the keyword argument that its
             ``main_input_name`` names.
-        inputs: inputs, a tensor or numpy array ``[n, ...]``, or ``{"value": inputs, "null": null_inputs}``.
-            The chance level is measured on the null inputs: one tensor or array ``[n, ...]`` or, for several
-            draws of the null, a sequence of them.
+        inputs: inputs, a tensor or numpy array ``[n, ...]``, or several of them by the name of the argument;
+            or, with no other keys, ``{"value": inputs, "null": null_inputs}``. The chance level is measured
+            on the null inputs or, for several draws of the null, on each of a sequence of them.
         metrics: metrics to compute; they are reset first.
         targets: targets of the outputs, ``[n, ...]``: classes, next ids, or the outputs for other inputs.
             Metrics receive them as :attr:`.Activations.targets`; integers ``[n]`` also serve as labels.
@@ -57,41 +61,67 @@ def respond(
         batch_size: number of sequences per forward pass.
         name: value of the column ``model``. None: the name of the model's type.
         layers: glob over names of modules, see :func:`.probe`.
+        special_ids, grid: see :func:`.probe`.
     Returns:
         The rows of the metrics on the value inputs. The null of a row has the values of the same row on the
         null inputs.
     Raises:
-        ValueError: inputs and targets differ in length, the inputs are empty, or "value" is missing.
+        ValueError: inputs and targets differ in length, the inputs are empty, "value" is missing, or the
+            network has no argument of a name.
         NoAttention: a metric needs attention and the network has none.
     """
-    parts = dict(inputs) if isinstance(inputs, Mapping) else {VALUE: inputs}
-    if VALUE not in parts or parts.keys() - {VALUE, NULL}:
+    parts = dict(inputs) if isinstance(inputs, Mapping) and not inputs.keys() - {VALUE, NULL} else None
+    parts = {VALUE: inputs} if parts is None else parts
+    if VALUE not in parts:
         names = ", ".join(map(str, parts)) or "none"
         raise ValueError(f'inputs must be a tensor or {{"value": ..., "null": ...}}, got the keys {names}')
     integers(batch_size=batch_size)
     nulls = parts.get(NULL, ())
-    nulls = [nulls] if isinstance(nulls, Tensor | np.ndarray) else list(nulls)
-    values, *nulls = (as_tensor("inputs", each) for each in (parts[VALUE], *nulls))
+    nulls = [nulls] if isinstance(nulls, Tensor | np.ndarray | Mapping) else list(nulls)
+    values, *nulls = (_as_inputs(model, each) for each in (parts[VALUE], *nulls))
     targets = None if targets is None else as_tensor("targets", targets)
     for each in (values, *nulls):
-        if not len(each) or (targets is not None and len(targets) != len(each)):
+        if not count(each) or (targets is not None and len(targets) != count(each)):
             raise ValueError(
-                f"inputs and targets must have one entry per sequence, got {len(each)} and "
+                f"inputs and targets must have one entry per sequence, got {count(each)} and "
                 f"{'no' if targets is None else len(targets)}"
             )
     title = type(model).__name__ if name is None else name
-    run = {"targets": targets, "batch_size": batch_size, "name": title, "layers": layers}
-    chance = [_measured(model, each, metrics, draws=0, **run) for each in nulls]
-    rows = _measured(model, values, metrics, draws=RANGE_DRAWS, **run)
+    known = {"layers": layers, "special_ids": special_ids, "grid": grid}
+    options = {"targets": targets, "batch_size": batch_size, "name": title, **known}
+    chance = [_measured(model, each, metrics, draws=0, **options) for each in nulls]
+    rows = _measured(model, values, metrics, draws=RANGE_DRAWS, **options)
     settings = {
         "model": title,
         "layers": layers,
-        "sequences": len(values),
+        "sequences": count(values),
         "null_kind": null_kind if nulls else "",
     }
     draws = nulls_of(chance, null_kind)
     table = Table(replace(row, nulls=(draws.get(place_of(row), row.null),)) for row in rows)
     return Result("respond", settings, table, {}, (), (), provenance())
+
+
+def _as_inputs(model: nn.Module, inputs: Any) -> Inputs:
+    """Converts inputs to tensors; those of a mapping are arguments of the network.
+
+    Raises:
+        ValueError: the network has no such argument, or the arguments differ in length.
+    """
+    if not isinstance(inputs, Mapping):
+        return as_tensor("inputs", inputs)
+    try:
+        inspect.signature(type(model).forward).bind(model, **inputs)
+    except TypeError as error:
+        raise ValueError(
+            f'inputs must be a tensor, the arguments of {type(model).__name__} by name, or {{"value": ..., '
+            f'"null": ...}}, got the keys {", ".join(map(str, inputs)) or "none"} ({error})'
+        ) from error
+    tensors = {str(key): as_tensor(f"inputs {key!r}", value) for key, value in inputs.items()}
+    if len({len(x) for x in tensors.values()}) > 1:
+        lengths = ", ".join(f"{key} {len(x)}" for key, x in tensors.items())
+        raise ValueError(f"inputs must have one entry per sequence in each array, got {lengths}")
+    return tensors
 
 
 def responses(
@@ -121,7 +151,8 @@ def responses(
     for test in theory.in_networks.responses if theory.in_networks else ():
         if test.reads == "ids" and data.is_floating_point():
             continue
-        rows += response(model, theory.name, test, data, limits=limits, generator=generator, name=name)
+        main = MainInput(data)
+        rows += response(model, theory.name, test, main, limits=limits, generator=generator, name=name)
     return rows
 
 
@@ -129,11 +160,13 @@ def response(
     model: nn.Module,
     theory: str,
     test: Response,
-    data: Tensor,
+    main: MainInput,
     *,
     limits: Mapping[str, int],
     generator: torch.Generator,
     name: str | None = None,
+    special_ids: Collection[int] | None = None,
+    grid: tuple[int, int] | None = None,
 ) -> list[Measurement]:
     """Runs one test of a theory on one network, see :func:`responses`.
 
@@ -141,20 +174,29 @@ def response(
         model, limits, generator, name: see :func:`responses`.
         theory: name of the theory.
         test: the test.
-        data: inputs that the network accepts, ``[n, ...]``.
+        main: inputs that the network accepts.
+        special_ids, grid: see :func:`.probe`.
     """
-    inputs = dict(test.inputs(data, limits, generator))
-    targets, reference = inputs.pop(TARGETS, None), inputs.pop(REFERENCE, None)
+    made = dict(test.inputs(main.data, limits, generator))
+    targets, reference = made.pop(TARGETS, None), made.pop(REFERENCE, None)
     if reference is not None:
-        targets = _outputs(model, reference)
-    table = respond(model, inputs, test.metrics(), targets=targets, null_kind=test.null_kind, name=name).table
-    return [replace(row, theory=theory, kind="in network", at={"test": test.name, **row.at}) for row in table]
+        targets = _outputs(model, main.inputs(reference))
+    inputs: dict[str, Any] = {VALUE: main.inputs(made[VALUE])}
+    if (nulls := made.get(NULL)) is not None:
+        nulls = [nulls] if isinstance(nulls, Tensor) else nulls
+        inputs[NULL] = [main.inputs(each) for each in nulls]
+    known = {"special_ids": special_ids, "grid": grid}
+    result = respond(
+        model, inputs, test.metrics(), targets=targets, null_kind=test.null_kind, name=name, **known
+    )
+    at = {"test": test.name}
+    return [replace(row, theory=theory, kind="in network", at={**at, **row.at}) for row in result.table]
 
 
-def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
+def _outputs(model: nn.Module, inputs: Inputs) -> Tensor:
     """Returns the outputs of a network for all inputs."""
     with evaluation(model), torch.random.fork_rng():
-        output = logits_of(forward(model, inputs))
+        output = logits_of(run(model, inputs))
     if output is None:
         raise ValueError(
             f"{type(model).__name__} must return a tensor for a test with reference inputs, got none"
@@ -164,33 +206,30 @@ def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
 
 def _measured(
     model: nn.Module,
-    inputs: Tensor,
+    inputs: Inputs,
     metrics: Sequence[Metric],
     *,
     draws: int,
     targets: Tensor | None,
     batch_size: int,
     name: str,
-    layers: str,
+    **known: Any,
 ) -> list[Measurement]:
     """Measures the network once on all batches and returns the rows."""
-    passes = (
-        _with_targets(inputs[start : start + batch_size], targets, start)
-        for start in range(0, len(inputs), batch_size)
-    )
+    n = count(inputs)
+    parts = (slice(start, start + batch_size) for start in range(0, n, batch_size))
+    passes = (_with_targets(selected(inputs, part), targets, part) for part in parts)
     with torch.random.fork_rng():
-        rows, unmeasured = measure_metrics(
-            model, passes, metrics, name=name, draws=draws, n=len(inputs), layers=layers
-        )
+        rows, unmeasured = measure_metrics(model, passes, metrics, name=name, draws=draws, n=n, **known)
     return [*rows, *unmeasured]
 
 
-def _with_targets(inputs: Tensor, targets: Tensor | None, start: int) -> Batch:
+def _with_targets(inputs: Inputs, targets: Tensor | None, part: slice) -> Batch:
     """Returns inputs ``[batch, ...]`` with their targets; integers ``[batch]`` are labels as well."""
     if targets is None:
         return Batch(inputs)
-    part = targets[start : start + len(inputs)]
-    return Batch(inputs, part if part.ndim == 1 and not part.is_floating_point() else None, part)
+    some = targets[part]
+    return Batch(inputs, some if some.ndim == 1 and not some.is_floating_point() else None, some)
 
 
 def permuted_tokens(

@@ -178,14 +178,21 @@ def given(
     }
     first = next(iter(named.values()), None)
     ids = discrete.get("input_ids", first if any(first is x for x in discrete.values()) else None)
+    images = any(x.ndim == 4 and (x.is_floating_point() or x.dtype == torch.uint8) for x in named.values())
+    special = special_numbers(model, special_ids)
+    return Given(masks, None if ids is None else some(ids), special, grid, images)
+
+
+def special_numbers(model: nn.Module, special_ids: Iterable[int] | None) -> frozenset[int]:
+    """Returns the ids of tokens without contents: those that the caller names, or those in the ``config`` of
+    the network.
+    """
     special = set() if special_ids is None else set(special_ids)
     config = getattr(model, "config", None)
     for name in SPECIAL if special_ids is None else ():
         found = getattr(config, name, None)
         special |= set(found) if isinstance(found, list | tuple) else {found}
-    numbers = frozenset(number for number in special if isinstance(number, int))
-    images = any(x.ndim == 4 and (x.is_floating_point() or x.dtype == torch.uint8) for x in named.values())
-    return Given(masks, None if ids is None else some(ids), numbers, grid, images)
+    return frozenset(number for number in special if isinstance(number, int))
 
 
 def _named(model: nn.Module, args: tuple, kwargs: dict) -> Iterator[tuple[str, Tensor]]:

@@ -45,7 +45,7 @@ from .curves import (
 )
 from .html import inline, rendered
 from .origins import made_by, works
-from .pictures import attention, features, image_grid, slider
+from .pictures import attention, features, slider
 from .sentences import (
     NOTHING,
     inputs_of,
@@ -650,18 +650,11 @@ def _tokens(settings: Mapping[str, Any]) -> str:
     tokens, leading = settings.get("tokens"), settings.get("leading")
     if not isinstance(tokens, int) or not isinstance(leading, int):
         return ""
-    side = image_grid(tokens - leading) if str(settings.get("shape", "")).count("×") == 2 else None
-    grid = f" of a grid of {side} × {side}" if side else ""
-    text = f"{tokens} per {'image' if side else 'sequence'}{grid if not leading else ''}"
-    if leading == 0:
-        return f"{text}; features are their mean"
-    rest = f"; the other {tokens - leading} are those{grid}" if grid else ""
-    if leading == 1:
-        return (
-            f"{text}; the first is the same in all and taken for a class token, at which features are "
-            f"read{rest}"
-        )
-    return (
-        f"{text}; the first {leading} are the same in all, class and register tokens{rest}; features are the "
-        "mean of all tokens"
-    )
+    grid, reading = settings.get("grid"), str(settings.get("reading", ""))
+    parts = [f"{tokens} per {'image' if grid else 'sequence'}"]
+    if leading:
+        parts.append(f"{format.counted(leading, 'token')} without contents, such as a class token, in front")
+    if grid:
+        parts.append(f"patches on a grid of {grid[0]} × {grid[1]}")
+    parts.append(f"features are those of {reading}" if reading else "features are the mean of the tokens")
+    return "; ".join(parts)

@@ -9,7 +9,6 @@ bytes.
 
 import base64
 import io
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ import numpy as np
 from ..core import format
 from ..core.plotting import axes, plain, style
 from ..core.result import Result
+from ..data.tokens import patch_grid
 from ..training.image.samples import CERTAIN, POOL, RIGHT, VALIDATION, WRONG
 from .curves import curves, positions, series
 
@@ -40,16 +40,15 @@ SIDE = 96  # pixels of a sample image on the page
 
 @dataclass(frozen=True, eq=False)
 class DisplayedMaps:
-    """Attention maps of a network, averaged over heads: over the images if the tokens are a square grid of
-    patches, otherwise alone.
+    """Attention maps of a network, averaged over heads: over the images if the tokens are a grid of patches,
+    otherwise alone.
 
     Attributes:
         steps: training steps of the maps, ``[s]``.
         maps: shares of attention, ``[s, layers, n, rows, columns]``. With images: the share that each patch
             receives from the class token, or from all patches if there is none. Without images: queries by
             keys.
-        images: the images, ``[n, channels, height, width]``; None if the tokens are not a square grid of
-            patches.
+        images: the images, ``[n, channels, height, width]``; None if the tokens are not a grid of patches.
     """
 
     steps: np.ndarray
@@ -74,29 +73,18 @@ def displayed_maps(result: Result, model: str, count: int) -> DisplayedMaps | No
     steps = result.arrays.get(f"network/{model}/steps", np.arange(len(maps)))
     mean = maps[:, :, :, :count].mean(axis=2)  # over heads: [steps, layers, images, queries, keys]
     images, n, keys = result.arrays.get("network/images"), mean.shape[2], mean.shape[-1]
-    # The side of the grid in patches, without class and register tokens before the patches, or with them.
-    skip = int(result.settings.get("leading", 0 if image_grid(keys) else 1))
-    side = image_grid(keys - skip)
-    if (
-        images is None
-        or side is None
-        or len(images) < n
-        or images.shape[-1] % side
-        or images.shape[-2] % side
-    ):
+    if images is None or len(images) < n:
+        return DisplayedMaps(steps, mean, None)
+    # Class and register tokens stand before the patches.
+    sides = images.shape[-2:]
+    skip = int(result.settings.get("leading", 0 if patch_grid(keys, *sides) else 1))
+    grid = result.settings.get("grid") or patch_grid(keys - skip, *sides)
+    if grid is None or grid[0] * grid[1] != keys - skip or sides[0] % grid[0] or sides[1] % grid[1]:
         return DisplayedMaps(steps, mean, None)
     # With a class token, row 0 is its query and column 0 its key. Otherwise: average over the patches.
     received = mean[..., 0, 1:] if skip == 1 else mean[..., skip:, skip:].mean(axis=-2)
-    # maps: [steps, layers, n, side, side]
-    return DisplayedMaps(steps, received.reshape(*received.shape[:-1], side, side), images[:n])
-
-
-def image_grid(count: int) -> int | None:
-    """Returns the side of a square grid of ``count`` patches; None if ``count`` is not a square or the side
-    is below 2.
-    """
-    side = math.isqrt(count)
-    return side if side * side == count and side > 1 else None
+    # maps: [steps, layers, n, rows, columns]
+    return DisplayedMaps(steps, received.reshape(*received.shape[:-1], *grid), images[:n])
 
 
 def displayed_image(image: np.ndarray) -> np.ndarray:
@@ -123,7 +111,7 @@ def ink(image: np.ndarray) -> np.ndarray:
 
 @style()
 def attention(result: Result, model: str, *, images: int = 3, layers: int = 2) -> "Figure | None":
-    """Draws attention maps at several steps and layers: over the input images if the tokens are a square grid
+    """Draws attention maps at several steps and layers: over the input images if the tokens are a grid
     of patches, else alone.
 
     Args:

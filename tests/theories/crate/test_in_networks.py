@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from torch import nn
 
 from tests.problems.crate import gaussian
 from transformer_theory.core.metric import Activations
 from transformer_theory.core.statistics import BAND_DRAWS, RANGE_DRAWS
 from transformer_theory.metrics.coding import subspace_coding_rate, unit_norm
+from transformer_theory.probes import probe
 from transformer_theory.theories import crate
 from transformer_theory.theories.crate import in_networks
 from transformer_theory.theories.crate.in_networks import AFTER, BEFORE, COMPRESSION, GROWTH
@@ -225,3 +227,71 @@ def test_constant_tokens_and_single_sequences_give_values(shape):
     for each in (metric, growth):
         feed(each, gaussian(*shape), gaussian(*shape, seed=1), random_subspaces())
         assert all(row.value is not None for row in rows_of(each).values())
+
+
+@pytest.mark.parametrize("kind", ["separate", "torch"])
+def test_weak_directions_of_the_keys_belong_to_their_span(kind):
+    """Projections whose singular values fall to 1e-4, as after long weight decay: their product W is known to
+    the precision of float32 only, so the spans come from the key projection itself.
+    """
+    d, heads, weak = 24, 2, torch.logspace(0, -4, 4).repeat(2)
+
+    class Separate(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.k, self.v = (nn.Linear(d, 8 if i < 2 else d, bias=False) for i in range(3))
+
+        def forward(self, x):
+            q, k, v = (
+                each(x).unflatten(-1, (heads, -1)).transpose(1, 2) for each in (self.q, self.k, self.v)
+            )
+            return nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+    class Torch(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.MultiheadAttention(d, heads, bias=False, batch_first=True)
+
+        def forward(self, x):
+            return self.attention(x, x, x)[0]
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = Separate() if kind == "separate" else Torch()
+
+        def forward(self, x):
+            return x + self.inner(x)
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(*(Block() for _ in range(2)))
+    spans = []
+    with torch.no_grad():
+        for block in model:
+            part = block.inner
+            q, k = (
+                (part.q.weight, part.k.weight)
+                if kind == "separate"
+                else part.attention.in_proj_weight.chunk(3)[:2]
+            )
+            for matrix in (q, k):
+                scales = weak if kind == "separate" else torch.logspace(0, -4, d // heads).repeat(heads)
+                matrix *= scales[:, None]
+            spans.append(torch.linalg.qr(k.double().unflatten(0, (heads, -1)).mT)[0])
+    x = gaussian(3, 7, d).float()
+    with torch.no_grad(), probe(model, [crate.Compression()], draws=0) as p:
+        model(x)
+        streams = [x, model[0](x), model(x)]
+
+    def rate(Z, U):
+        Z = Z.double() - Z.double().mean(-1, keepdim=True)
+        W = torch.nn.functional.normalize(Z, dim=-1)[:, None] @ U
+        gram = torch.eye(U.shape[-1]) + U.shape[-1] / (Z.shape[1] * 0.25) * W.mT @ W
+        return 0.5 * torch.linalg.slogdet(gram)[1].sum(1).mean()
+
+    table = p.result().table
+    for layer, U in enumerate(spans):
+        for quantity, Z in ((BEFORE, streams[layer]), (AFTER, streams[layer + 1])):
+            row = table.select(quantity=quantity, layer=layer, step=0).one()
+            assert row.value == pytest.approx(float(rate(Z, U)), rel=1e-5)

@@ -241,6 +241,8 @@ class Sparsity(PerModule):
     def statistics(self, activations: Activations) -> Float[Tensor, "2"]:
         """Returns the shares of one block's output."""
         output = activations.output
+        finite = output.sum((1, 2), dtype=torch.float64).isfinite()
+        output = output if bool(finite.all()) else output[finite]
         return torch.tensor([len(output), float(nonzeros(output).double().sum())], dtype=torch.float64)
 
     def rows(
@@ -250,7 +252,7 @@ class Sparsity(PerModule):
         count, total = sums.tolist()
         note = "exact zeros of the output of a block; deeper blocks should be sparser"
         value = total / count if count else None
-        yield self.row(value, reason="no sequence", n=int(count), note=note)
+        yield self.row(value, reason="no sequence is finite", n=int(count), note=note)
 
 
 def streams_around_attention(
@@ -318,9 +320,12 @@ def attention_subspaces(activations: Activations) -> tuple[Bases, str] | None:
         U = subspaces()
         assert isinstance(U, Tensor)
         U, origin = U.detach().double(), "the block itself (U)"
+    elif activations.bilinear is not None and activations.key_map is not None:
+        U, origin = activations.key_map.detach().double().mT, "the key projections"
     elif activations.bilinear is not None and activations.key is not None:
         # W = K Q^T maps p random vectors to a basis of the span of K (almost surely), so a singular value
-        # decomposition of every W, which costs far more, is not necessary.
+        # decomposition of every W, which costs far more, is not necessary. Directions of K whose singular
+        # values are near the rounding of W are lost.
         W = activations.bilinear.detach().double()
         p = min(activations.key.shape[-1], W.shape[-1])
         U, origin = (W @ null_subspaces(1, W.shape[-1], p, seed=0).to(W.device), "the key projections")

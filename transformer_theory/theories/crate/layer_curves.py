@@ -289,6 +289,7 @@ def layer_activations(
     Yields a function that sets the labels, [batch], for the passes that follow.
     """
     labels: Tensor | None = None
+    has_class_token = any(name.rpartition(".")[2] == "cls_token" for name, _ in model.named_parameters())
 
     def set_labels(values: Tensor | None) -> None:
         nonlocal labels
@@ -306,8 +307,17 @@ def layer_activations(
         attention = Activations(
             "", number, "attention", normed, change, key=keys, module=layer.block, labels=labels
         )
+        first = torch.arange(tokens.shape[1], device=tokens.device) == 0
         features = Activations(
-            "", number, "features", tokens, output, after_attention=tokens + change, labels=labels
+            "",
+            number,
+            "features",
+            tokens,
+            output,
+            after_attention=tokens + change,
+            labels=labels,
+            read=first.expand(tokens.shape[:2]) if has_class_token else None,
+            reading="the class token",
         )
         for activations in (attention, features):
             for metric in metrics:

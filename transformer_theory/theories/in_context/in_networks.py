@@ -41,8 +41,8 @@ SHORTEST, SEQUENCES, DRAWS, IGNORED = 8, 16, 4, -100
 
 
 class DualShare(PerHead):
-    """The dual share of each head. Keys without finite scores, and heads whose outputs do not vary, are left
-    out.
+    """The dual share of each head. Keys without finite scores, sequences whose outputs are not finite, and
+    heads whose outputs do not vary, are left out.
     """
 
     theory, quantity, unit, side = NAME, DUAL, "share", ">="
@@ -73,8 +73,14 @@ class DualShare(PerHead):
         v = value.double()
         mean = mask.double() / mask.sum(-1, keepdim=True).clamp(min=1) @ v
         output = torch.where(mask.any(-1, keepdim=True), weights.double() @ v - mean, 0.0)
-        if not bool(output.isfinite().all()):
+        # of weights that are not finite, the scores are not, and no key is left
+        finite = (output + v.sum(2, keepdim=True)).isfinite().flatten(1).all(1) & weights.sum(
+            (1, 2, 3)
+        ).isfinite()
+        if not bool(finite.any()):
             return None
+        if not bool(finite.all()):
+            output, v, mask, scores = output[finite], v[finite], mask[finite], scores[finite]
         queries, scores = (
             torch.arange(scores.shape[2], device=scores.device),
             scores.nan_to_num(0.0, 0.0, 0.0),

@@ -64,6 +64,9 @@ class PositionalShare(PerHead):
         """Returns the sums of one module; None if it has no known weights."""
         if (weights := activations.weights) is None or not len(weights):
             return None
+        finite = weights.sum((1, 2, 3)).isfinite()
+        if not bool(finite.all()):
+            weights = weights[finite]
         # Logarithms of the weights are the scores up to a constant per query, with any scale and bias; a
         # weight that underflows is cut off.
         allowed = weights > 0

@@ -295,9 +295,11 @@ def doubled_weights(activations: Activations) -> Doubled | int:
         or n != len(activations.tokens)
     ):
         return -2
-    if n < 2:
+    finite = weights.sum((1, 2, 3)).isfinite().nonzero()[:, 0]  # a pair needs two sequences with weights
+    used = finite if len(finite) else torch.arange(n, device=weights.device)
+    if len(used) < 2:
         return -1
-    rows = evenly_spaced(n, PAIRED)
+    rows = used[evenly_spaced(len(used), PAIRED)]
     rows, queries = rows[: len(rows) // 2 * 2], evenly_spaced(q, QUERIES)
     partner = rows.roll(len(rows) // 2)
     A, allowed, both_allowed = weights[rows][:, :, queries].float(), None, None

@@ -46,7 +46,8 @@ SINKS, HAHN, OWN = (
 
 
 class SinkValue(PerHead):
-    """Norm of the value at the key position with the largest mean weight, over the mean norm.
+    """Norm of the value at the key position with the largest mean weight, over the mean norm. Sequences with
+    values that are not finite are left out.
 
     Attributes:
         sums: number of rows; then of each key its weight, the sum of the norms of its value, its weight if
@@ -74,11 +75,16 @@ class SinkValue(PerHead):
         value, mask, (n, heads, queries, T) = activations.value, activations.mask, weights.shape
         if value is None or value.shape[1] != heads or value.shape[2] != T:
             return torch.zeros(heads, 1, 4, dtype=torch.float64)
-        norms = value.detach().float().norm(dim=-1).sum(0)
+        norms = value.detach().float().norm(dim=-1)
+        finite = norms.sum((1, 2)).isfinite()
+        if not bool(finite.all()):
+            norms, n = norms[finite], int(finite.sum())
+            mask = mask if mask is None or len(mask) == 1 else mask[finite]
+        norms = norms.sum(0)
         allowed = torch.ones(1, 1, queries, T) if mask is None else mask.float()
         allowed = allowed.expand(*allowed.shape[:2], queries, T)
         uniform = (allowed / allowed.sum(-1, keepdim=True).clamp(min=1)).sum(2) / queries
-        uniform = uniform.expand(n, heads, T).mean(0).to(sums) * sums[0][:, None]
+        uniform = uniform.expand(n, heads, T).mean(0).nan_to_num(0.0).to(sums) * sums[0][:, None]
         of_keys = torch.stack([sums[4:].mT, norms.to(sums), uniform, torch.full_like(uniform, n)], -1)
         rows = sums[0][:, None, None].expand(-1, 1, 4)
         return torch.cat([rows, of_keys], 1).cpu()
@@ -87,7 +93,7 @@ class SinkValue(PerHead):
         """Yields the norm in one head."""
         count, T = float(sums[0, 0]), len(sums) - 1
         mass, totals, uniform, sequences = sums[1:].T.tolist()
-        norms = [total / number for total, number in zip(totals, sequences)]
+        norms = [total / number if number else math.nan for total, number in zip(totals, sequences)]
         mean = sum(norms) / max(T, 1)
         if T < 2 or not count or not 0 < mean < math.inf:
             yield self.row(None, reason="values are unknown, zero or not finite, or there is one key")

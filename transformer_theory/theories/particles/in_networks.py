@@ -167,9 +167,13 @@ class ValueAlignment(PerModule):
         some = torch.linspace(0, len(x) - 1, min(len(x), FIELD_SEQUENCES)).long().to(x.device)
         if field is not None and after is not None and field.shape == x[some].shape:
             x, y = at_least_float32(x[some]), at_least_float32(after.detach()[some])
-            sums[0] = len(x)
             real = None if activations.real is None else activations.real[some]
-            if bool(torch.isfinite(x.sum() + y.sum())):
+            finite = torch.isfinite((x + y + field).sum((1, 2)))
+            if not bool(finite.all()):
+                x, y, field = x[finite], y[finite], field[finite]
+                real = None if real is None else real[finite]
+            sums[0] = len(some)
+            if len(x):
                 sums[1:] = torch.stack(self._sums(x, y, field, real, count)).double().cpu()
         return sums
 
@@ -265,9 +269,9 @@ def mosaics(data: Tensor, limits: Mapping[str, int], generator: Generator) -> di
     w]``.
 
     Images are exchanged in blocks of a quarter of their sides, which keep what the patches inside a block
-    have in common; without such blocks, and for a single sequence, there is no null. Ids must not be padded:
-    the exchange scatters padding, and the length is then found as clustering. The order of the permutations
-    is the same for all networks, so ``generator`` is not used.
+    have in common; without such blocks, and for a single sequence, there is no null. Sequences must not be
+    padded (:mod:`.main_input` removes padding): the exchange scatters padding, and the length is then found
+    as clustering. The order of the permutations is the same for all networks, so ``generator`` is not used.
     """
     data = data[:MOSAIC_SEQUENCES]
     made = exchanged(data, RANGE_DRAWS)

@@ -43,6 +43,7 @@ MAX_MEMBERS = 256  # members of a group whose pairs are compared
 ROUNDING = 1e-4  # inputs are equal if they differ by less, relative to the largest entry
 NO_GROUPS = "no input of the first block occurs twice in different contexts"
 ONE_GROUP = "Only one input occurs twice, such as the class token."
+NOT_FINITE = "no token is finite"
 OTHER_TOKENS = "the block has other tokens than the first block"
 
 
@@ -62,7 +63,7 @@ def same_inputs(inputs: Float[Tensor, "tokens dim"]) -> Int[Tensor, " tokens"]:
     """Numbers the tokens by input: equal vectors, up to :data:`ROUNDING` of the largest entry, have equal
     numbers.
     """
-    scale = float(inputs.abs().amax()) or 1.0
+    scale = float(inputs.abs().amax()) or 1.0 if len(inputs) else 1.0
     return torch.unique((inputs / (scale * ROUNDING)).round(), dim=0, return_inverse=True)[1]
 
 
@@ -135,8 +136,9 @@ class Contexts(PerModule):
     Attributes:
         sums: outputs of the blocks ``[tokens, dim]`` by layer and 0; at place -1 the inputs of the first
             block with two fingerprints, ``[tokens, dim + 2]``.
-        group, context: number of the input and fingerprint of the context of each token, ``[tokens]``; of the
-            last call of :meth:`compute`.
+        finite: True for the stored tokens of sequences whose inputs are finite, ``[tokens]``.
+        group, context: number of the input and fingerprint of the context of each of these; of the last call
+            of :meth:`compute`.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("features",)
@@ -159,8 +161,11 @@ class Contexts(PerModule):
         """Returns both quantities per block. The null comes from untrained networks."""
         if (inputs := self.sums.get(SHARED)) is None:
             return []
+        # The first fingerprint is not finite in all tokens of a sequence with an input that is not.
+        self.finite = inputs.isfinite().all(1)
+        inputs = inputs[self.finite]
         self.group = same_inputs(inputs[:, :-2])
-        self.context = inputs[:, -1] if self._causal(self.group) else inputs[:, -2]
+        self.context = inputs[:, -1] if self._causal(inputs) else inputs[:, -2]
         return super().compute(draws=draws, generator=generator)
 
     def rows(
@@ -173,21 +178,28 @@ class Contexts(PerModule):
     ) -> Iterator[Measurement]:
         """Yields both quantities of a block."""
         found: dict[str, tuple[float | None, int]] = {SHARE: (None, 0), DISTANCE: (None, 0)}
-        reason = OTHER_TOKENS
-        if len(sums) == len(self.group):
-            found[SHARE] = contextual_share(sums, self.group)
-            found[DISTANCE] = smallest_distance(sums, self.group, self.context)
-            reason = NO_GROUPS
-        note = ONE_GROUP if int((torch.bincount(self.group) > 1).sum()) == 1 else ""
+        reason, group = OTHER_TOKENS, self.group
+        if len(sums) == len(self.finite):
+            sums, context = sums[self.finite], self.context
+            finite = sums.isfinite().all(1)
+            if not bool(finite.all()):
+                sums, group, context = sums[finite], group[finite], context[finite]
+            found[SHARE] = contextual_share(sums, group)
+            found[DISTANCE] = smallest_distance(sums, group, context)
+            reason = NO_GROUPS if len(sums) else NOT_FINITE
+        note = ONE_GROUP if int((torch.bincount(group) > 1).sum()) == 1 else ""
         for quantity, (value, n) in found.items():
             yield self.other_row(quantity, value, side=">=", n=n, reason=reason, note=note)
 
-    def _causal(self, group: Int[Tensor, " tokens"]) -> bool:
+    def _causal(self, inputs: Float[Tensor, "tokens dim_and_two"]) -> bool:
         """Returns whether tokens with equal prefixes in different sequences leave the first block with equal
         vectors.
         """
-        inputs, outputs = self.sums[SHARED], self.sums.get((0, 0))
-        if outputs is None or len(outputs) != len(inputs):
+        outputs = self.sums.get((0, 0))
+        if outputs is None or len(outputs) != len(self.finite) or not len(inputs):
+            return False
+        outputs = outputs[self.finite]
+        if not bool(outputs.isfinite().all()):
             return False
         if float(inputs[:, -2].max() - inputs[:, -2].min()) <= 1e-9 * float(inputs[:, -2].abs().amax()):
             return False  # all sequences are equal
@@ -195,7 +207,7 @@ class Contexts(PerModule):
         same_prefix = torch.unique(
             (prefix / (1e-9 * float(prefix.abs().amax()) or 1.0)).round(), return_inverse=True
         )[1].squeeze(1)
-        joint = group * (int(same_prefix.max()) + 1) + same_prefix
+        joint = self.group * (int(same_prefix.max()) + 1) + same_prefix
         share, used = contextual_share(outputs, torch.unique(joint, return_inverse=True)[1])
         return used > 0 and share is not None and share < ROUNDING**2
 

@@ -145,14 +145,18 @@ def _grid_sums(weights: Float[Tensor, "n heads T T"], grid: Grid) -> Float[Tenso
 class RelevantMass(PerModule):
     """Mass on label-relevant patches of each head; see the module's docstring.
 
-    The first 1,000 images are stored: the tokens of the first module in at most eight random directions, the
-    labels, and for each head the weights of the class token, or of the mean over patches.
+    The first 1,000 images of each number of patches are stored: the tokens of the first module in at most
+    eight random directions, the labels, and for each head the weights of the class token, or of the mean over
+    patches. The number of patches with most images is measured, without images whose tokens are not finite.
 
     Attributes:
-        sums: by layer and first head: weights on the patches, ``[n, heads, T]``; at (-1,): tokens and label,
-            ``[n, T, 9]``. Of one dimension, and empty, where they are unknown.
+        sums: by layer, first head and number of patches T: weights on the patches, ``[n, heads, T]``; at
+            (-1, T): tokens and label, ``[n, T, 9]``. At T = 0, of one dimension, and empty, where they are
+            unknown.
+        patches: number of patches that is measured, of the last call of :meth:`compute`.
+        finite: which of its images have finite tokens.
         relevant: the most relevant patches of every second image, and the same for permuted labels; or the
-            reason why there are none. Of the last call of :meth:`compute`.
+            reason why there are none.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
@@ -166,11 +170,7 @@ class RelevantMass(PerModule):
     def add(self, place: Place, sums: Tensor) -> None:
         """Appends rows of further images."""
         stored = self.sums.get(place, torch.zeros(0))
-        if stored.ndim == sums.ndim == 3 and stored.shape[1:] != sums.shape[1:]:
-            sums = torch.zeros(0)  # images of another size are left out
-        self.sums[place] = (
-            (torch.cat([stored, sums.to(stored)]) if len(stored) else sums)[:STORED] if len(sums) else stored
-        )
+        self.sums[place] = torch.cat([stored, sums.to(stored)])[:STORED] if len(stored) else sums[:STORED]
 
     def update(self, activations: Activations) -> None:
         """Adds the rows of one module; modules without known weights are skipped."""
@@ -187,16 +187,17 @@ class RelevantMass(PerModule):
             and len(patches) >= 2
         )
         if not fits or labels is None or not bool((labels >= 0).any()):
-            self.add(place, torch.zeros(0))
+            self.add((*place, 0), torch.zeros(0))
             return
+        place = (*place, len(patches))
         if len(self.sums.get(place, ())) >= STORED:
             return
         query = mean_query(activations)
         assert query is not None
         known = labels >= 0
         self.add(place, query[known.to(query.device)][..., patches].float().cpu())
-        self.first = place if self.first is None else self.first
-        if place == self.first:
+        self.first = place[:2] if self.first is None else self.first
+        if place[:2] == self.first:
             tokens = activations.tokens[known.to(activations.tokens.device)][:, patches].float()
             if tokens.shape[-1] > PROJECTED:
                 directions = (
@@ -205,27 +206,33 @@ class RelevantMass(PerModule):
                 )
                 tokens = tokens @ directions.to(tokens)
             column = labels[known].to(tokens)[:, None, None].expand(-1, tokens.shape[1], 1)
-            self.add(SHARED, torch.cat([tokens, column], -1).cpu())
+            self.add((*SHARED, len(patches)), torch.cat([tokens, column], -1).cpu())
 
     def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
         """Returns one row per layer and head, or one per module with the reason."""
+        sizes = {place[1]: len(x) for place, x in self.sums.items() if place[:1] == SHARED}
+        self.patches = max(sizes, key=lambda T: (sizes[T], T), default=0)
+        self.finite = torch.zeros(0, dtype=torch.bool)
         self.relevant = self._relevant(draws)
         return super().compute(draws=draws, generator=generator)
 
     def rows(
-        self, place: Place, sums: Tensor, *, draws: int, generator: Generator | None
+        self, place: Place, *sums: Tensor, draws: int, generator: Generator | None
     ) -> Iterator[Measurement]:
         """Yields one row per head, or one with the reason."""
         if isinstance(self.relevant, str):
             yield self.row(None, reason=self.relevant, head=0)
             return
         top, permuted = self.relevant
-        if not len(sums) or len(sums) // 2 != len(top) or sums.shape[-1] != top.shape[1]:
+        stored = self.sums.get((*place, self.patches), torch.zeros(0))
+        if len(stored) != len(self.finite):
             yield self.row(None, reason="modules have seen different numbers of images or patches", head=0)
-        elif not bool(sums.isfinite().all()):
+            return
+        stored = stored[self.finite]
+        if not bool(stored.isfinite().all()):
             yield self.row(None, reason="weights are not finite", head=0)
         else:
-            maps = sums[1::2].double()
+            maps = stored[1::2].double()
             maps = maps / maps.sum(-1, keepdim=True).clamp(min=1e-300)
             # what the mean map over images, which depends on places only, does not explain
             rest, chance = maps - maps.mean(0), []
@@ -238,12 +245,16 @@ class RelevantMass(PerModule):
         """Returns the most relevant patches of every second image, the same for permuted labels, or the
         reason why there are none.
         """
-        stored = self.sums.get(SHARED, torch.zeros(0))
+        stored = self.sums.get((*SHARED, self.patches), torch.zeros(0))
         if stored.ndim < 3:
             return (
                 "no labels, sequences in windows, words, a single patch, or patches that differ between "
                 "images"
             )
+        self.finite = stored.isfinite().flatten(1).all(1)
+        stored = stored[self.finite]
+        if not len(stored):
+            return "tokens are not finite"
         labels = stored[:, 0, -1].long()
         different, labels = labels.unique(return_inverse=True)
         classes = len(different)
@@ -254,8 +265,6 @@ class RelevantMass(PerModule):
                 f"expected at least {4 * classes} images of {classes} classes, got {len(labels)}; measure "
                 "more images"
             )
-        if not bool(stored.isfinite().all()):
-            return "tokens are not finite"
         # Centred at each place, so that words are about contents and not about positions.
         tokens = stored[..., :-1].double()
         ids = words_of(tokens - tokens.mean(0))
@@ -326,7 +335,9 @@ class LayerSimilarity(PerModule):
         """Starts a new measurement."""
         super().reset()
         self.first: int | None = None
-        self.gram = torch.zeros(0, 0)  # of the first block, in the current batch
+        # of the first block, in the current batch: number of images, which of them are compared, and their
+        # inner products
+        self.count, self.images, self.gram = 0, torch.zeros(0, dtype=torch.long), torch.zeros(0, 0)
 
     def statistics(self, activations: Activations) -> Float[Tensor, "5"]:
         """Returns the statistics of one block of one batch."""
@@ -334,15 +345,24 @@ class LayerSimilarity(PerModule):
         n, layer = len(output), activations.layer
         self.first = layer if self.first is None else min(self.first, layer)
         sums = torch.tensor([float(n), 1, 0, 0, 0], dtype=torch.float64)
-        x = output[torch.linspace(0, n - 1, min(n, PER_BATCH)).long().to(output.device)].flatten(1).double()
+        # Images with values that are not finite are left out.
+        finite = output.flatten(1).sum(1, dtype=torch.float64).isfinite().cpu()
+        images = finite.nonzero()[:, 0] if layer == self.first else self.images
+        if layer == self.first:
+            images = images[torch.linspace(0, len(images) - 1, min(len(images), PER_BATCH)).long()]
+        elif n != self.count:
+            return sums
+        kept = finite[images]
+        x = output[images[kept].to(output.device)].flatten(1).double()
         x = x - x.mean(0)
         # the CKA of one batch does not depend on it, and all batches count alike
         scale = x.square().mean().sqrt()
         gram = (x @ x.mT / scale.square().clamp(min=1e-300)).cpu() / x.shape[1]
         if layer == self.first:
-            self.gram = gram
-        if len(gram) >= 4 and gram.shape == self.gram.shape:
-            sums[2:] = torch.stack([hsic(self.gram, gram), hsic(gram, gram), hsic(self.gram, self.gram)])
+            self.count, self.images, self.gram = n, images, gram
+        first = self.gram[kept][:, kept]
+        if len(gram) >= 4:
+            sums[2:] = torch.stack([hsic(first, gram), hsic(gram, gram), hsic(first, first)])
         return sums
 
     def rows(

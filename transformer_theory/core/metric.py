@@ -107,7 +107,7 @@ class Activations:
     bilinear: Float[Tensor, "heads dim dim"] | None = None
     key_map: Float[Tensor, "heads head_dim dim"] | None = None
     module: object = None
-    mask: Bool[Tensor, "#windows #heads q k"] | None = None
+    mask: Bool[Tensor, "#windows #heads #q k"] | None = None
     first_head: int = 0
     after_attention: Float[Tensor, "batch seq dim"] | None = None
     labels: Int[Tensor, " batch"] | None = None

@@ -43,7 +43,7 @@ class AttentionCall:
     value: Float[Tensor, "batch heads k value_dim"]
     scale: float
     bias: Float[Tensor, "..."] | None = None
-    allowed: Bool[Tensor, "#batch #heads q k"] | None = None
+    allowed: Bool[Tensor, "#batch #heads #q k"] | None = None
 
     @property
     def biased(self) -> bool:

@@ -170,7 +170,7 @@ def _with_sinks(call: RegistryCall, sinks: Float[Tensor, "..."]) -> RegistryCall
 
 def _mask(
     mask: Any, query: Float[Tensor, "batch heads q p"], key: Float[Tensor, "batch heads k p"], *, causal: bool
-) -> tuple[Float[Tensor, "..."] | None, Bool[Tensor, "#batch #heads q k"] | None]:
+) -> tuple[Float[Tensor, "..."] | None, Bool[Tensor, "#batch #heads #q k"] | None]:
     """Converts a mask in any form of the registry to a bias of the scores and the mask of the
     allowed keys.
     """

@@ -486,6 +486,14 @@ def test_precisions_and_modes(mode, name):
     assert torch.equal(read_of(keep), expected)
 
 
+def test_operations_that_need_autocast():
+    """A product of bfloat16 tokens with float32 weights exists under autocast only."""
+    model, keep = built(lambda: Network(Linear(lambda x: x[:, 2].bfloat16()))).eval(), Keep()
+    with torch.no_grad(), probe(model, [keep]), torch.autocast("cpu", torch.bfloat16):
+        model(tokens(BATCH, SEQ, DIM))
+    assert torch.equal(read_of(keep), (torch.arange(SEQ) == 2).expand(BATCH, -1))
+
+
 class Checkpointed(Network):
     reentrant = False
 

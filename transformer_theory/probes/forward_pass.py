@@ -113,6 +113,7 @@ class ForwardPass(TorchFunctionMode):
         self.layers = Layers(*parts, self._matching, **options)
         self.layers.on_fault = on_fault
         self.masks: list[AttentionMask] = []
+        self.notes: list[str] = []  # about the sequences
         self.stack: list[Frame] = []
         self.ran: set[str] = set()
         self.attending: list[str] = []  # names of the modules in which attention ran
@@ -516,6 +517,7 @@ class ForwardPass(TorchFunctionMode):
         )
         masks = TokenMasks(self.masks, self.emitter.recorded, known)
         self._find_read(masks, output, () if inputs is None else tuple(inputs.shape[:2]))
+        self.notes = masks.notes
         self.emitter.finish(masks.activations)
         if self.outputs:
             logits = logits_of(output)

@@ -430,6 +430,8 @@ class Probe:
             )
         for (layer, name), reason in forward.refused.items():
             self._note("attention", f"{name} is not measured: {reason}", layer=layer)
+        for reason in forward.notes:
+            self._note("tokens", reason)
         for layer, reason in forward.layers.notes:
             self._note("residual stream", reason, layer=layer)
         for layer, name in forward.layers.without_stream:

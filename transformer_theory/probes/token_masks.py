@@ -25,6 +25,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
+from ..core.format import counted
 from ..core.metric import NO_IMAGES, NOT_READ, WORDS, Activations, Grid, LazyActivations
 from .places import INSERTED, Codes
 
@@ -138,6 +139,7 @@ class Given:
         special: ids of tokens without contents.
         grid: rows and columns of the patches, if the inputs are tokens that were cut from images.
         images: whether the inputs are images.
+        unread: other booleans ``[batch, seq]`` that may be masks, by name of the argument.
     """
 
     masks: Mapping[str, Bool[Tensor, "batch seq"]] = field(default_factory=dict)
@@ -145,6 +147,7 @@ class Given:
     special: frozenset[int] = frozenset()
     grid: tuple[int, int] | None = None
     images: bool = False
+    unread: Mapping[str, Bool[Tensor, "batch seq"]] = field(default_factory=dict)
 
 
 def given(
@@ -180,7 +183,12 @@ def given(
     ids = discrete.get("input_ids", first if any(first is x for x in discrete.values()) else None)
     images = any(x.ndim == 4 and (x.is_floating_point() or x.dtype == torch.uint8) for x in named.values())
     special = special_numbers(model, special_ids)
-    return Given(masks, None if ids is None else some(ids), special, grid, images)
+    unread = {
+        name: some(x)
+        for name, x in named.items()
+        if x.ndim == 2 and x.dtype == torch.bool and name not in masks
+    }
+    return Given(masks, None if ids is None else some(ids), special, grid, images, unread)
 
 
 def special_numbers(model: nn.Module, special_ids: Iterable[int] | None) -> frozenset[int]:
@@ -225,6 +233,12 @@ class Order:
     rows: Int[Tensor, " sequences"]
     positions: Int[Tensor, "sequences longest"]
     real: Bool[Tensor, "sequences longest"]
+
+    def mask(self, n: int, T: int) -> Bool[Tensor, "n T"]:
+        """Returns the real tokens of the rows of the batch."""
+        real = torch.zeros(n, T, dtype=torch.bool, device=self.real.device)
+        real[self.rows[:, None].expand_as(self.positions)[self.real], self.positions[self.real]] = True
+        return real
 
     def take(self, x: Tensor, *, fill: Any = 0) -> Tensor:
         """Reorders ``[batch, seq, ...]``; padding is filled."""
@@ -282,6 +296,33 @@ class TokenMasks:
         # kind or list of blocks; for lists without words those of the last one
         self.read: dict[Frame, Bool[Tensor, "batch seq"]] = {}
         self.words: dict[Frame | str, str] = {}
+        self.notes = list(self._notes())
+
+    def _notes(self) -> Iterator[str]:
+        """Yields what a reader should know about the sequences of this pass."""
+        packed = {
+            frame[0]: len(tokens.order.rows)
+            for frame, tokens in self.tokens.items()
+            if tokens.order is not None and len(tokens.order.rows.unique()) < len(tokens.order.rows)
+        }
+        for sequences, count in packed.items():
+            yield (
+                f"rows of {sequences or 'the network'} hold {count} sequences, found from the masks, which "
+                "are measured one by one; labels of rows are not used"
+            )
+        for name, mask in self.given.unread.items():
+            for (_, n, T), tokens in self.tokens.items():
+                if mask.shape != (n, T) or bool(mask.all()) or not bool(mask.any()):
+                    continue
+                real = torch.ones_like(mask)
+                if tokens.order is not None:
+                    real = tokens.order.mask(n, T).to(mask.device)
+                if not torch.equal(real, mask) and not torch.equal(real, ~mask):
+                    yield (
+                        f"the argument {name} may be a mask of padding, and is not read; call it "
+                        "attention_mask (True for real tokens) or padding_mask (True for padding)"
+                    )
+                    break
 
     def _tokens(self, frame: Frame, own: Sequence[AttentionMask], codes: Codes | None) -> Tokens:
         """Finds the real tokens, the sequences and their direction from the masks of all attentions."""
@@ -323,11 +364,12 @@ class TokenMasks:
                     frame[0], "rows hold several sequences, and the network has outputs for each row"
                 )
                 return
-            real = torch.zeros_like(read)
-            order = tokens.order
-            real[order.rows[:, None].expand_as(order.positions)[order.real], order.positions[order.real]] = (
-                True
-            )
+            real = tokens.order.mask(*read.shape).to(read.device)
+            lost = read.any(1) & real.any(1) & ~(read & real).any(1)
+            if bool(lost.any()):
+                self.notes.append(
+                    f"the outputs of {counted(int(lost.sum()), 'sequence')} are computed from padding alone"
+                )
             read = read & real
         self.words[frame[0]] = self.words[frame] = _words(read, tokens)
         self.read[frame] = read
@@ -475,7 +517,6 @@ def _isolated(masks: Sequence[Bool[Tensor, "#n q q"]], real: Bool[Tensor, "n T"]
     """Returns the tokens at both ends of a row that no other token sees and that see no other token: padding
     that may attend to itself, so that no query is without keys. None in a row without other tokens.
     """
-    n, T = real.shape
     alone = torch.ones_like(real)
     for mask in masks:
         ends = mask[:, [0, -1]].sum(2) + mask[:, :, [0, -1]].sum(1) - 2 * mask[:, [0, -1], [0, -1]].int()

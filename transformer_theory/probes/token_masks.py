@@ -278,8 +278,8 @@ class TokenMasks:
             if record.frame not in codes and record.codes is not None:
                 codes[record.frame] = record.codes
         self.tokens = {frame: self._tokens(frame, masks, codes.get(frame)) for frame, masks in frames.items()}
-        # which tokens the outputs are computed from, ``[batch, seq]``, and the words for them, by kind; by list
-        # of blocks the reasons why it is not known
+        # which tokens the outputs are computed from, ``[batch, seq]``, and the words for them, by kind;
+        # by list of blocks the reasons why it is not known
         self.read: dict[Frame, Bool[Tensor, "batch seq"]] = {}
         self.words: dict[Frame, str] = {}
         self.reasons: dict[str, str] = {}

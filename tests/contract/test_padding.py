@@ -21,9 +21,10 @@ from tests.problems.networks import theory_metrics
 from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.metric import Metric
 from transformer_theory.metrics.class_features import FeatureRates
-from transformer_theory.metrics.networks import AttentionMaps, AttentionSelection
+from transformer_theory.metrics.networks import AttentionMaps, AttentionSelection, Geometry
 from transformer_theory.probes import probe
 from transformer_theory.probes.measure import with_general
+from transformer_theory.theories import rate_reduction
 
 DIM, HEADS, VOCABULARY, PAD = 16, 2, 40, 0
 LENGTHS = (12, 7, 10, 5, 12, 9, 3, 8, 6, 11, 4, 7, 10, 2, 9, 5)
@@ -138,9 +139,9 @@ def measured(
     draws: int = 0,
     **options,
 ) -> tuple[Numbers, dict[str, np.ndarray]]:
-    """The numbers of all metrics, and the arrays."""
+    """The numbers of all metrics, and the arrays; without labels if ``labels`` are empty."""
     labels = torch.arange(sum(len(x) for x, _ in batches)) % 2 if labels is None else labels
-    parts = labels.split([len(x) for x, _ in batches])
+    parts = labels.split([len(x) for x, _ in batches]) if len(labels) else [None] * len(batches)
     metrics = options.pop("metrics", every_metric)()
     with torch.no_grad(), probe(case.model, metrics, draws=draws, **options) as p, p.accumulate():
         for (x, real), part in zip(batches, parts, strict=True):
@@ -464,3 +465,103 @@ def test_a_sequence_of_nan_leaves_the_numbers_of_the_others(name):
     batch = made.padded([*sequences[:3], bad, *sequences[4:]], SHORT, FILLS[0])
     found, _ = measured(dataclasses.replace(made, model=model), [batch], labels)
     assert not differences(expected, found, 1e-6, ("0", "1", "2", "3", "4"))
+
+
+@pytest.mark.parametrize("name", ["filled, -1e4", "where, -1e4", "encoder, booleans"])
+def test_padding_may_hold_nan_where_the_network_does_not_read_it(name):
+    made = case(name)
+    found, maps = measured(made, [made.padded(made.sequences(), SHORT, torch.nan)], draws=2)
+    expected, others = reference(name, 2)
+    assert not differences(expected, found, 0.0)
+    for key, each in maps.items():
+        np.testing.assert_array_equal(each, others[key])
+
+
+@every_case
+def test_some_sequences_are_measured_like_a_batch_of_them(name):
+    made, some = case(name), torch.linspace(0, 15, 5).round().long()
+    x, real = made.padded(made.sequences(), SHORT, FILLS[1])
+    labels = torch.arange(16) % 2
+    found, _ = measured(made, [(x, real)], labels, max_samples=5)
+    expected, _ = measured(made, [(x[some], real[some])], labels[some])
+    assert not differences(expected, found, 1e-6)
+
+
+def features_alone() -> list[Metric]:
+    """Metrics that need no attention, so that no weights are computed."""
+    return [FeatureRates(), Geometry(), *rate_reduction.THEORY.in_networks.metrics()]
+
+
+@every_case
+def test_features_alone_are_those_of_the_real_tokens(name):
+    made = case(name)
+    batch = made.padded(made.sequences(), SHORT, FILLS[1])
+    found, _ = measured(made, [batch], draws=2, metrics=features_alone)
+    expected = {key: x for key, x in reference(name, 2)[0].items() if key in found}
+    assert len(found) > 10
+    assert not differences(expected, found, 0.0)
+
+
+@every_case
+def test_one_layer_alone_has_the_numbers_that_it_has_among_others(name):
+    made = case(name)
+    found, _ = measured(made, [made.padded(made.sequences(), SHORT, FILLS[1])], draws=2, layers="*[s,h,k].1*")
+    expected = {key: x for key, x in reference(name, 2)[0].items() if key in found}
+    assert len({key[:2] for key in found}) > 30
+    assert not differences(expected, found, 0.0, ("CKA with the first block",))
+
+
+def packed_net(*, causal: bool) -> nn.Module:
+    """A network whose mask of real tokens holds numbers of sequences, 0 for padding."""
+
+    class Packed(Net):
+        def forward(self, x, numbers):
+            T = x.shape[1]
+            allowed = (numbers[:, None, :, None] == numbers[:, None, None]) & (numbers[:, None, None] > 0)
+            allowed = allowed & torch.ones(T, T, dtype=torch.bool).tril() if causal else allowed
+            for block in self.blocks:
+                x = block(x, allowed, numbers > 0)
+            return self.head(x.masked_fill((numbers == 0)[..., None], 0.0).sum(1))
+
+    return normal(lambda: Packed(lambda: SelfAttention(functools.partial(fused, how="bool")), keys))
+
+
+def packed_llama() -> nn.Module:
+    from transformers import LlamaConfig, LlamaModel
+
+    return normal(lambda: LlamaModel(LlamaConfig(**LLAMA)))
+
+
+def call_packed_llama(model: nn.Module, x: Tensor, numbers: Tensor):
+    T = x.shape[1]
+    allowed = (numbers[:, None, :, None] == numbers[:, None, None]) & torch.ones(T, T).tril().bool()
+    allowed = allowed & (numbers[:, None, None] > 0) | torch.eye(T).bool()
+    mask = torch.zeros(allowed.shape).double().masked_fill(~allowed, torch.finfo(torch.float64).min)
+    starts = torch.arange(T) * (numbers != functional.pad(numbers, (1, -1)))
+    return model(x, attention_mask=mask, position_ids=torch.arange(T) - starts.cummax(1).values)
+
+
+PACKED = {
+    "causal": lambda: Case(packed_net(causal=True), lambda model, x, numbers: model(x, numbers), floats=True),
+    "both ways": lambda: Case(packed_net(causal=False), lambda model, x, real: model(x, real), floats=True),
+    "Llama": lambda: Case(packed_llama(), call_packed_llama),
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_packed_sequences_have_the_numbers_of_each_alone(name):
+    """Rows of two, three or one sequences, with padding behind them."""
+    made = PACKED[name]()
+    x, groups = made.sequences(), [(0, 1), (2, 3, 6), (4,), (5, 7), (8, 9), (10, 11, 12), (13, 14), (15,)]
+    rows = [torch.cat([x[each] for each in group]) for group in groups]
+    batch, real = made.padded(rows, 24, FILLS[1] if made.floats else FILLS[0])
+    numbers = torch.zeros(real.shape, dtype=torch.long)
+    for row, group in zip(numbers, groups):
+        ends = [torch.full((len(x[each]),), number) for number, each in enumerate(group, 1)]
+        row[: sum(map(len, ends))] = torch.cat(ends)
+    no_labels = torch.zeros(0)
+    found, _ = measured(made, [(batch, numbers)], no_labels)
+    alone = [(each[None], torch.ones(1, len(each), dtype=torch.long)) for each in x]
+    expected, _ = measured(made, alone, no_labels)
+    assert len(found) > 30
+    assert not differences(expected, found, 1e-6, tuple(COMPARES))

@@ -45,13 +45,21 @@ def zeros_at_padding(modules: Iterable[nn.Module], args: tuple, kwargs: dict) ->
 
 
 def _register(encoder: nn.TransformerEncoder, mask: Tensor | None) -> list[Any]:
-    """Registers hooks that compute the padding when the encoder starts and set it to zero after its last
-    layer.
+    """Registers hooks that compute the padding when the encoder starts, set it to zero after its last layer,
+    and set what is not finite there to zero before its first one.
     """
     padding = [mask]  # a list, so that both hooks share the current mask
 
     def begin(module: nn.Module, args: tuple, kwargs: dict) -> None:
         padding[0] = _padding(encoder, args, kwargs)
+
+    def without_nan(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+        mask, x = padding[0], args[0] if args else kwargs["src"]
+        # The fused kernel does not read the padding. A weight of zero times NaN would be NaN.
+        if mask is None or bool(x[mask].isfinite().all()):
+            return None
+        x = x.masked_fill(mask[..., None], 0.0)
+        return ((x, *args[1:]), kwargs) if args else ((), {**kwargs, "src": x})
 
     def set_zero(module: nn.Module, args: tuple, output: Tensor) -> Tensor | None:
         mask = padding[0]
@@ -59,6 +67,7 @@ def _register(encoder: nn.TransformerEncoder, mask: Tensor | None) -> list[Any]:
 
     return [
         encoder.register_forward_pre_hook(in_this_thread(begin), with_kwargs=True),
+        encoder.layers[0].register_forward_pre_hook(in_this_thread(without_nan), with_kwargs=True),
         encoder.layers[-1].register_forward_hook(in_this_thread(set_zero)),
     ]
 

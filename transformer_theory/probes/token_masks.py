@@ -302,6 +302,8 @@ class TokenMasks:
             if ("decoder" in name) == ("decoder" in sequences) or "coder" not in sequences:
                 real = real & _fitted(mask.to(real.device), real, codes)
         all_known = bool(masks) and len(known) == len(masks)
+        if all_known and T > 1 and bool(real.all()):
+            real = real & ~_isolated(known, real)
         causal = all_known and T > 1 and all(_is_causal(mask, real) for mask in known)
         starts = _starts(known, real) if all_known else None
         if starts is None and bool(real.all()):
@@ -470,6 +472,22 @@ def _keys(record: Recorded) -> int:
 def _is_self(record: Recorded) -> bool:
     """Whether a module may attend to its own tokens, as far as is known."""
     return record.own is not False and len(record.columns["key"]) == len(record.columns["query"])
+
+
+def _isolated(masks: Sequence[Bool[Tensor, "#n q q"]], real: Bool[Tensor, "n T"]) -> Bool[Tensor, "n T"]:
+    """Returns the tokens at both ends of a row that no other token sees and that see no other token: padding
+    that may attend to itself, so that no query is without keys. None in a row without other tokens.
+    """
+    n, T = real.shape
+    alone = torch.ones_like(real)
+    for mask in masks:
+        ends = mask[:, [0, -1]].sum(2) + mask[:, :, [0, -1]].sum(1) - 2 * mask[:, [0, -1], [0, -1]].int()
+        if bool((ends > 0).all()):  # other tokens see both ends of every row, or are seen by them
+            return torch.zeros_like(real)
+        own = mask.diagonal(dim1=1, dim2=2).int()
+        alone = alone & (mask.sum(1) == own).to(real.device) & (mask.sum(2) == own).to(real.device)
+    outer = alone.long().cumprod(1) | alone.long().flip(1).cumprod(1).flip(1)
+    return outer.bool() & ~alone.all(1, keepdim=True)
 
 
 def _is_causal(mask: Bool[Tensor, "#n q q"], real: Bool[Tensor, "n q"]) -> bool:

@@ -186,7 +186,7 @@ class RelevantMass(PerModule):
             and patches is not None
             and len(patches) >= 2
         )
-        if not fits or labels is None or not bool((labels >= 0).any()):
+        if not fits or labels is None or patches is None or not bool((labels >= 0).any()):
             self.add((*place, 0), torch.zeros(0))
             return
         place = (*place, len(patches))

@@ -61,17 +61,18 @@ def test_words():
     assert where(seen(read=SOME, reading="the tokens that the head reads")) == (
         "the mean of the tokens that the head reads"
     )
-    assert where(seen(content=SOME, reading="the network has an output at every token")) == MEAN
+    reason = "the network has an output at every token"
+    assert where(seen(content=SOME, reading=reason)) == f"{MEAN} ({reason})"
 
 
 def test_the_layout_is_that_of_the_first_block():
     content = torch.tensor([[False, False, True, True, True]]).expand(3, -1)
     places = torch.tensor([[-1, -1, 1, 0, 2]]).expand(3, -1)
     layout = TokenLayout()
-    layout.update(seen(content=content, grid=Grid(1, 3, places), reading="the class token"))
+    layout.update(seen(content=content, read=ONE, grid=Grid(1, 3, places), reading="the class token"))
     layout.update(seen(content=ONE, grid="none"))
     assert (layout.tokens, layout.leading, layout.grid) == (5, 2, (1, 3))
-    assert layout.reading == "the class token"
+    assert layout.where == "the class token"
     layout.reset()
     layout.update(seen(grid=Grid(2, 3, places)))
     assert (layout.tokens, layout.leading, layout.grid) == (5, 0, None)

@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 from tests.problems.networks import Block, Keep, built, seen_in, tokens
-from transformer_theory.core.metric import NO_IMAGES, WORDS, Grid
+from transformer_theory.core.metric import NO_IMAGES, NOT_READ, WORDS, Grid
 from transformer_theory.metrics.token_layout import TokenLayout
 from transformer_theory.probes import probe
 from transformer_theory.probes.token_masks import REPEATED, UNPLACED
@@ -444,6 +444,8 @@ def test_hierarchies(how):
     keep = seen_in(built(lambda: Stages(how)), tokens(BATCH, 3, 12, 16))
     for seen in keep.seen:
         size = (6, 8) if seen.layer < 2 else (3, 4)
+        # of the tokens of the first stage none stands for those that the head reads
+        assert seen.reading == (NOT_READ if seen.layer < 2 else "the tokens")
         assert isinstance(seen.grid, Grid), (seen.grid, seen.layer)
         assert (seen.grid.rows, seen.grid.columns) == size
         assert torch.equal(seen.grid.places, raster(*size).expand(BATCH, -1))
@@ -610,7 +612,7 @@ def test_the_layout_of_tokens():
     with probe(model, [layout], draws=0), torch.no_grad():
         model(tokens(BATCH, 3, 12, 16))
     assert (layout.tokens, layout.leading, layout.grid) == (15, 3, (3, 4))
-    assert layout.reading == "the class token"
+    assert layout.where == "the class token"
     model = built(lambda: Network(Then(Conv(4, 4), lambda x, _: DROPS["gather"](x))))
     with probe(model, [layout], draws=0), torch.no_grad():
         model(tokens(BATCH, 3, 12, 16))

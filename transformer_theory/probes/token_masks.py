@@ -292,10 +292,11 @@ class TokenMasks:
             if record.frame not in codes and record.codes is not None:
                 codes[record.frame] = record.codes
         self.tokens = {frame: self._tokens(frame, masks, codes.get(frame)) for frame, masks in frames.items()}
-        # which tokens the outputs are computed from, ``[batch, seq]``, by kind, and the words for them, by
-        # kind or list of blocks; for lists without words those of the last one
+        # which tokens the outputs are computed from, ``[batch, seq]``, and the words for them, by kind;
+        # by list of blocks the reasons why it is not known
         self.read: dict[Frame, Bool[Tensor, "batch seq"]] = {}
-        self.words: dict[Frame | str, str] = {}
+        self.words: dict[Frame, str] = {}
+        self.reasons: dict[str, str] = {}
         self.notes = list(self._notes())
 
     def _notes(self) -> Iterator[str]:
@@ -371,12 +372,12 @@ class TokenMasks:
                     f"the outputs of {counted(int(lost.sum()), 'sequence')} are computed from padding alone"
                 )
             read = read & real
-        self.words[frame[0]] = self.words[frame] = _words(read, tokens)
+        self.words[frame] = _words(read, tokens)
         self.read[frame] = read
 
     def set_unread(self, sequences: str, reason: str) -> None:
         """Sets the reason why it is not known which tokens of a list of blocks are read."""
-        self.words[sequences] = reason
+        self.reasons[sequences] = reason
 
     def reading(self, frame: Frame) -> tuple[Bool[Tensor, "batch seq"] | None, str]:
         """Returns which tokens of a kind the outputs are computed from, and the words for them. Lists of
@@ -384,9 +385,11 @@ class TokenMasks:
         """
         if frame not in self.read and not self.crossed:
             same = [other for other in self.read if other[1:] == frame[1:]]
-            frame = same[-1] if len(same) == 1 and frame[0] not in self.words else frame
-        last = next(reversed(self.words.values()), NOT_READ)
-        return self.read.get(frame), self.words.get(frame, self.words.get(frame[0], last))
+            frame = same[-1] if len(same) == 1 and frame[0] not in self.reasons else frame
+        if frame in self.read:
+            return self.read[frame], self.words[frame]
+        last = next(reversed(self.reasons.values()), NOT_READ)
+        return None, self.reasons.get(frame[0], last)
 
     def activations(self, record: Recorded) -> Activations | None:
         """Returns the activations of a module; None if no sequence has a real token."""

@@ -449,7 +449,6 @@ def _isolated(masks: Sequence[Bool[Tensor, "#n q q"]], real: Bool[Tensor, "n T"]
     """Returns the tokens at both ends of a row that no other token sees and that see no other token: padding
     that may attend to itself, so that no query is without keys. None in a row without other tokens.
     """
-    n, T = real.shape
     alone = torch.ones_like(real)
     for mask in masks:
         ends = mask[:, [0, -1]].sum(2) + mask[:, :, [0, -1]].sum(1) - 2 * mask[:, [0, -1], [0, -1]].int()

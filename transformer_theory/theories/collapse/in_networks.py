@@ -306,7 +306,7 @@ def _inside(allowed: Bool[Tensor, "n masks q k"] | None) -> Bool[Tensor, "n k"] 
     return None if bool(inside.all()) else inside
 
 
-def _root_mean(squares: Sequence[Float[Tensor, "n heads"]]) -> list[float]:
+def _root_mean(squares: Sequence[Float[Tensor, "_ heads"]]) -> list[float]:
     """Returns the root of the mean over sequences of the squares of each head; the theory speaks of mean
     squares.
     """

@@ -412,6 +412,19 @@ def reference(name: str, draws: int = 0):
 
 
 every_case = pytest.mark.parametrize("name", CASES)
+some_cases = pytest.mark.parametrize(
+    "name",
+    [
+        "BERT",
+        "GPT-2 left",
+        "Mistral left",
+        "BART shorter",
+        "T5",
+        "encoder, booleans",
+        "time first",
+        "patches",
+    ],
+)
 
 
 @every_case
@@ -477,7 +490,7 @@ def test_padding_may_hold_nan_where_the_network_does_not_read_it(name):
         np.testing.assert_array_equal(each, others[key])
 
 
-@every_case
+@some_cases
 def test_some_sequences_are_measured_like_a_batch_of_them(name):
     made, some = case(name), torch.linspace(0, 15, 5).round().long()
     x, real = made.padded(made.sequences(), SHORT, FILLS[1])
@@ -492,7 +505,7 @@ def features_alone() -> list[Metric]:
     return [FeatureRates(), Geometry(), *rate_reduction.THEORY.in_networks.metrics()]
 
 
-@every_case
+@some_cases
 def test_features_alone_are_those_of_the_real_tokens(name):
     made = case(name)
     batch = made.padded(made.sequences(), SHORT, FILLS[1])
@@ -502,10 +515,10 @@ def test_features_alone_are_those_of_the_real_tokens(name):
     assert not differences(expected, found, 0.0)
 
 
-@every_case
+@some_cases
 def test_one_layer_alone_has_the_numbers_that_it_has_among_others(name):
     made = case(name)
-    found, _ = measured(made, [made.padded(made.sequences(), SHORT, FILLS[1])], draws=2, layers="*[s,h,k].1*")
+    found, _ = measured(made, [made.padded(made.sequences(), SHORT, FILLS[1])], layers="*[rshk].1*")
     expected = {key: x for key, x in reference(name, 2)[0].items() if key in found}
     assert len({key[:2] for key in found}) > 30
     assert not differences(expected, found, 0.0, ("CKA with the first block",))

@@ -87,7 +87,7 @@ def of_scaled_dot_product(
         if m is None
         else _four_axes(m.expand(*batch, queries, keys))
         if query.ndim != 4
-        else _mask_axes(m)
+        else _mask_axes(m).expand(*_mask_axes(m).shape[:2], queries, keys)
         for m in (bias, allowed)
     )
     query, key, value = _four_axes(query), _four_axes(key), _four_axes(value)

@@ -3,7 +3,8 @@
 A token is **real** if some query may attend to it in some self-attention, and no mask that the caller passes
 marks it as padding. (A query that is padding itself may be allowed to attend to padding; the mask of the
 caller then decides.) Masks of the caller are arguments ``[batch, seq]`` with the names of :data:`KEEPS`, 1 or
-True for real tokens, or :data:`DROPS`, True for padding. Other arguments are not read.
+True for real tokens, or :data:`DROPS`, True for padding. Other arguments are not read. Tokens at the ends of
+a row that see and are seen by themselves alone are padding, too.
 
 A row of the batch holds several **packed** sequences if no attention in any block crosses a boundary between
 them; each of them counts as a sequence. A row of which no token is real is left out.

@@ -1,5 +1,7 @@
 """Rate reduction in trained networks: the metric, its null distribution, streaming and merging."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -33,23 +35,21 @@ def headline(metric):
     return next(row for row in metric.compute(draws=4) if row.quantity == RATE_REDUCTION)
 
 
-def test_the_class_token_is_measured_where_there_is_one():
+def test_the_tokens_that_are_read_are_measured():
+    """The class token, the last of the real tokens, or the mean of all."""
     y, output = torch.arange(60) % 3, normal(60, 5, 8)
-    entered = normal(60, 5, 8)
-    entered[:, 0] = 1.0
-    class_token = metric_of((output, y), tokens=entered)
-    entered = entered.clone()
-    entered[:, 3] = 2.0  # a second constant token: a blank corner of all images, not a class token
-    mean = metric_of((output, y), tokens=entered)
-    for metric, features in ((class_token, output[:, 0]), (mean, output.mean(1))):
-        assert_close(
-            headline(metric).value,
-            float(rate_reduction(unit_norm(features), y, eps=metric.eps)),
-            rtol=1e-10,
-            atol=0,
-        )
-    with pytest.raises(ValueError, match="class and register tokens"):
-        class_token.merge(mean)
+    first = (torch.arange(5) == 0).expand(60, 5)
+    last = torch.arange(5) == 2 + (torch.arange(60) % 3)[:, None]
+    for read, features, place in (
+        (first, output[:, 0], "the class token"),
+        (last, output[torch.arange(60), 2 + torch.arange(60) % 3], "the last token"),
+        (None, output.mean(1), "the mean of the tokens"),
+    ):
+        (metric,) = IN_NETWORKS.metrics()
+        metric.update(replace(activations(output, y), read=read, reading=place))
+        expected = float(rate_reduction(unit_norm(features), y, eps=metric.eps))
+        assert_close(headline(metric).value, expected, rtol=1e-10, atol=0)
+        assert headline(metric).note == f"at {place}" or read is None
 
 
 def test_the_value_is_the_metric_beside_permuted_labels():

@@ -49,6 +49,7 @@ NEIGHBOURS, DISTANCE = "mass on the 4-neighbour patches", "mean attention distan
 RELEVANT, SIMILARITY = "mass on label-relevant patches", "CKA with the first block"
 OTHER_IMAGES = "maps of other images, plus the excess of permuted labels"
 OTHER_KEYS = "attention in windows, or to keys other than the patches"
+NO_PATCHES = "no labels, sequences in windows, a single patch, or patches that differ between images"
 TOO_SMALL = "the grid has a single place"
 UNUSABLE = "weights are not finite, or all weight is on the class token or the patch itself"
 # images of the relevance, dimensions of their tokens, images per batch of CKA
@@ -166,6 +167,7 @@ class RelevantMass(PerModule):
         """Starts a new measurement."""
         super().reset()
         self.first: Place | None = None  # the module whose tokens are the patches
+        self.no_patches = NO_PATCHES  # the reason if no module has any
 
     def add(self, place: Place, sums: Tensor) -> None:
         """Appends rows of further images."""
@@ -179,6 +181,8 @@ class RelevantMass(PerModule):
             return
         place = activations.layer, activations.first_head
         patches = _patches(activations)
+        if activations.grid == WORDS:
+            self.no_patches = WORDS
         fits = (
             labels is not None
             and len(weights) == len(labels)
@@ -247,10 +251,7 @@ class RelevantMass(PerModule):
         """
         stored = self.sums.get((*SHARED, self.patches), torch.zeros(0))
         if stored.ndim < 3:
-            return (
-                "no labels, sequences in windows, words, a single patch, or patches that differ between "
-                "images"
-            )
+            return self.no_patches
         self.finite = stored.isfinite().flatten(1).all(1)
         stored = stored[self.finite]
         if not len(stored):

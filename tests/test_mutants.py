@@ -67,7 +67,7 @@ def test_methods_properties_and_decorated_functions_are_found():
     assert resolve("maths.linalg.cosine") is inspect.unwrap(cosine)
     assert resolve("core.claims.Evidence.verdict").__name__ == "verdict"
     assert resolve("core.claims.Evidence.from_json").__name__ == "from_json"
-    code = perturbed(resolve("metrics.networks.AttentionStatistics.add"), "is not None", "is None")
+    code = perturbed(resolve("metrics.class_features.ClassFeatures.merge"), "or other", "and other")
     assert code.co_freevars == ("__class__",)
 
 

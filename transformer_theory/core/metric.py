@@ -248,6 +248,8 @@ class Metric:
         sums: accumulated tensors by place.
         draws: largest number of null draws that :meth:`compute` will be asked for after the next
             :meth:`reset`. Metrics that compute nulls in :meth:`update` skip the rest. The probe sets it.
+        pads: whether tensors of a place are padded with zeros, behind each axis, to a common shape before
+            they are added: positions of sequences of different lengths count from the start.
         takes_padding: whether :meth:`update` receives padded batches with :attr:`Activations.real`, because
             the metric compares sequences with each other. False: it receives them without padding, in groups
             of equal length.
@@ -256,6 +258,7 @@ class Metric:
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention", "features")
     null_source: ClassVar[Literal["own", "untrained"]] = "own"
     keeps: ClassVar[int] = 0
+    pads: ClassVar[bool] = False
     takes_padding: ClassVar[bool] = False
     draws: int = RANGE_DRAWS
 
@@ -293,6 +296,7 @@ class Metric:
         """Adds a tensor to the sum of a place, or appends its samples, on the device of what is there."""
         if (stored := self.sums.get(place)) is not None:
             sums = sums.to(stored.device)
+            stored, sums = _same_shape(stored, sums) if self.pads else (stored, sums)
             sums = torch.cat([stored, sums]) if self.keeps else stored + sums
         self.sums[place] = sums[: self.keeps] if self.keeps else sums
 
@@ -318,6 +322,17 @@ class Metric:
 
     def load_persistent_state(self, state: dict[Any, Tensor]) -> None:
         """Restores a :meth:`persistent_state`."""
+
+
+def _same_shape(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Pads tensors with zeros behind each axis to a common shape."""
+    shape = [max(sizes) for sizes in zip(*(x.shape for x in tensors))]
+
+    def padded(x: Tensor) -> Tensor:
+        missing = [(0, size - own) for size, own in zip(shape, x.shape)]
+        return torch.nn.functional.pad(x, [number for pair in missing[::-1] for number in pair])
+
+    return tuple(x if list(x.shape) == shape else padded(x) for x in tensors)
 
 
 class PerModule(Metric):
@@ -440,8 +455,9 @@ class PerHead(PerModule):
         raise NotImplementedError(f"{type(self).__name__} must define rows_of_head()")
 
     def place(self, activations: Activations, statistics: Tensor) -> Place:
-        """Returns layer, first head and shape."""
-        return (*super().place(activations, statistics), *statistics.shape[1:])
+        """Returns layer, first head and, unless they are padded, shape."""
+        shape = () if self.pads else statistics.shape[1:]
+        return (*super().place(activations, statistics), *shape)
 
     def rows(
         self,

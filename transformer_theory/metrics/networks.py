@@ -111,6 +111,7 @@ class AttentionStatistics(Metric):
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
     null_source = "untrained"
+    pads = True
 
     def update(self, activations: Activations) -> None:
         """Adds the attention weights of one module."""
@@ -135,25 +136,6 @@ class AttentionStatistics(Metric):
                         )
                     )
         return rows
-
-    def add(self, place: Place, sums: Tensor) -> None:
-        """Adds sums. For sequences of different lengths, key positions count from the start and shorter sums
-        are padded with zeros.
-        """
-        if (before := self.sums.get(place)) is not None:
-            self.sums[place], sums = same_size(before, sums)
-        super().add(place, sums)
-
-
-def same_size(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Pads tensors with zeros behind each axis to a common shape."""
-    shape = [max(sizes) for sizes in zip(*(x.shape for x in tensors))]
-
-    def padded(x: Tensor) -> Tensor:
-        missing = [(0, size - own) for size, own in zip(shape, x.shape)]
-        return nn.functional.pad(x, [number for pair in missing[::-1] for number in pair])
-
-    return tuple(x if list(x.shape) == shape else padded(x) for x in tensors)
 
 
 def weight_sums(activations: Activations) -> Float[Tensor, "sums heads"] | None:

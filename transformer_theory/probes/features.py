@@ -66,7 +66,7 @@ def features(
     return TokenData(
         tokens=tokens,
         labels=data.labels,
-        query=tokens[:, 0] if _has_class_token(model) else tokens[:, -1],
+        query=tokens[:, 0] if has_class_token(model) else tokens[:, -1],
         ids=data.ids if same_length else None,
         next_id=data.next_id if same_length else None,
         images=data.images,
@@ -112,7 +112,7 @@ def features_with_words(
     return replace(result, ids=ids, next_id=k + 1 + data.labels, vocab_size=k + 1 + data.classes)
 
 
-def _has_class_token(model: nn.Module) -> bool:
+def has_class_token(model: nn.Module) -> bool:
     """Whether the model or one of its submodules has a parameter called ``cls_token``."""
     return any(name.rpartition(".")[2] == "cls_token" for name, _ in model.named_parameters())
 

@@ -132,7 +132,7 @@ def mask_of(
 
 @dataclass(frozen=True)
 class Given:
-    """What the caller tells about the tokens.
+    """Information that the caller passes about the tokens.
 
     Attributes:
         masks: True for real tokens, ``[batch, seq]``, by name of the argument.
@@ -235,6 +235,11 @@ class Order:
     positions: Int[Tensor, "sequences longest"]
     real: Bool[Tensor, "sequences longest"]
 
+    @property
+    def packed(self) -> bool:
+        """Whether a row of the batch holds several sequences."""
+        return len(self.rows.unique()) < len(self.rows)
+
     def mask(self, n: int, T: int) -> Bool[Tensor, "n T"]:
         """Returns the real tokens of the rows of the batch."""
         real = torch.zeros(n, T, dtype=torch.bool, device=self.real.device)
@@ -275,7 +280,7 @@ class TokenMasks:
     Args:
         attentions: masks of all attentions of the pass.
         recorded: activations of the pass.
-        given: what the caller tells.
+        given: information that the caller passes.
     """
 
     def __init__(self, attentions: Sequence[AttentionMask], recorded: Iterable[Recorded], given: Given):
@@ -305,7 +310,7 @@ class TokenMasks:
         packed = {
             frame[0]: len(tokens.order.rows)
             for frame, tokens in self.tokens.items()
-            if tokens.order is not None and len(tokens.order.rows.unique()) < len(tokens.order.rows)
+            if tokens.order is not None and tokens.order.packed
         }
         for sequences, count in packed.items():
             yield (
@@ -361,7 +366,7 @@ class TokenMasks:
         """Sets the tokens from which the outputs are computed; of padding they are not."""
         tokens = self.tokens[frame]
         if tokens.order is not None:
-            if len(tokens.order.rows.unique()) != len(tokens.order.rows):
+            if tokens.order.packed:
                 self.set_unread(
                     frame[0], "rows hold several sequences, and the network has outputs for each row"
                 )
@@ -419,8 +424,7 @@ class TokenMasks:
                 if (x := columns.get(name)) is not None and x.shape[:2] == (n, T):
                     columns[name] = order.take(x)
             if (labels := columns.get("labels")) is not None and len(labels) == n:
-                whole = len(order.rows.unique()) == len(order.rows)
-                columns["labels"] = labels[order.rows.to(labels.device)] if whole else None
+                columns["labels"] = None if order.packed else labels[order.rows.to(labels.device)]
         if not makers:
             return Activations(**columns)
         activations = LazyActivations(**columns)

@@ -31,6 +31,7 @@ from ...models.crate import Layer, layers_of
 from ...models.crate.compression import coordinates
 from ...probes import NoAttention, probe
 from ...probes.evaluation import converted_inputs, evaluation
+from ...probes.features import has_class_token
 from .in_networks import AFTER, BEFORE, NONZEROS, Compression, Sparsity, head_rate, unit_coordinates
 from .problem import CURVES as SOURCE
 
@@ -289,7 +290,7 @@ def layer_activations(
     Yields a function that sets the labels, [batch], for the passes that follow.
     """
     labels: Tensor | None = None
-    has_class_token = any(name.rpartition(".")[2] == "cls_token" for name, _ in model.named_parameters())
+    reads_first = has_class_token(model)
 
     def set_labels(values: Tensor | None) -> None:
         nonlocal labels
@@ -316,7 +317,7 @@ def layer_activations(
             output,
             after_attention=tokens + change,
             labels=labels,
-            read=first.expand(tokens.shape[:2]) if has_class_token else None,
+            read=first.expand(tokens.shape[:2]) if reads_first else None,
             reading="the class token",
         )
         for activations in (attention, features):

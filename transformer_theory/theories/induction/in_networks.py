@@ -30,7 +30,6 @@ from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator
 from ...core.theory import InNetworks, Response
 from ...maths.linalg import orthonormalise
-from ...metrics.networks import same_size
 from ...metrics.responses import PositionLoss
 from .circuits import eigenvalue_share
 from .matrices import embedding_product, value_and_output
@@ -55,10 +54,7 @@ class PositionalShare(PerHead):
 
     theory, quantity, unit, source = NAME, POSITIONAL, "share", OWN
     null_source: ClassVar = "untrained"
-
-    def place(self, activations: Activations, statistics: Tensor) -> Place:
-        """Returns layer and first head."""
-        return activations.layer, activations.first_head
+    pads = True
 
     def statistics(self, activations: Activations) -> Float[Tensor, "heads q k 3"] | None:
         """Returns the sums of one module; None if it has no known weights."""
@@ -77,12 +73,6 @@ class PositionalShare(PerHead):
         )
         count = torch.full_like(S[0], float(len(S)))
         return torch.stack([S.sum(0), S.square().sum(0), count], -1).cpu()
-
-    def add(self, place: Place, sums: Tensor) -> None:
-        """Adds the sums of a place."""
-        if (before := self.sums.get(place)) is not None:
-            self.sums[place], sums = same_size(before, sums)
-        super().add(place, sums)
 
     def rows_of_head(self, sums: Float[Tensor, "q k 3"], *, draws: int) -> Iterator[Measurement]:
         """Yields the share of one head."""

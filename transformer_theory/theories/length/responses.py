@@ -29,7 +29,7 @@ from ...core.metric import ActivationKind, Activations, PerHead, PerModule, Plac
 from ...core.sources import Source
 from ...core.statistics import evenly_spaced
 from ...core.theory import Response
-from ...metrics.networks import same_size, weight_sums
+from ...metrics.networks import weight_sums
 
 NAME = "length"
 SINK_NORM, DOUBLED, CHANGE = (
@@ -56,16 +56,7 @@ class SinkValue(PerHead):
     """
 
     theory, quantity, side, source, null_kind = NAME, SINK_NORM, "<=", SINKS, OTHER_KEYS
-
-    def place(self, activations: Activations, statistics: Tensor) -> Place:
-        """Returns layer and first head."""
-        return activations.layer, activations.first_head
-
-    def add(self, place: Place, sums: Tensor) -> None:
-        """Adds the sums of a place; positions of keys count from the start."""
-        if (before := self.sums.get(place)) is not None:
-            self.sums[place], sums = same_size(before, sums)
-        super().add(place, sums)
+    pads = True
 
     def statistics(self, activations: Activations) -> Float[Tensor, "heads one_and_keys 4"] | None:
         """Returns the sums of one module; None if it has no known weights."""

@@ -21,7 +21,7 @@ from ...core.metric import Activations, PerModule, Place
 from ...core.sources import Source
 from ...core.theory import InNetworks
 from ...metrics.attention import sharpness
-from ...metrics.networks import same_size, weight_rows
+from ...metrics.networks import weight_rows
 
 SHARPNESS = "sharpness"
 OVERLAP = "overlap with the previous map"
@@ -50,6 +50,7 @@ class ScanAndSnap(PerModule):
 
     kinds = ("attention",)
     null_source = "untrained"
+    pads = True
     theory, quantity, side, source = NAME, SHARPNESS, ">=", SOURCE
     bounds = (0.0, 1.0)
 
@@ -74,12 +75,6 @@ class ScanAndSnap(PerModule):
             rows.counted(rows.weights - uniform),
         )
         return torch.cat([part.sum(0).double() for part in parts], dim=-1)
-
-    def add(self, place: Place, sums: Tensor) -> None:
-        """Adds the sums of a place; of sequences of different lengths, positions count from the start."""
-        if (before := self.sums.get(place)) is not None:
-            self.sums[place], sums = same_size(before, sums)
-        super().add(place, sums)
 
     def rows(
         self,

@@ -281,7 +281,7 @@ def test_the_targets_of_other_sequences_are_one_draw():
 
 
 def test_statistics_are_compared_with_untrained_networks():
-    assert {make.null_source for make in (AttentionStatistics, Geometry)} == {"untrained"}
+    assert {make.null_source for make in (AttentionStatistics, Geometry)} == {"networks"}
     assert {make.null_source for make in (FeatureRates, NeuralCollapse)} == {"own"}
 
 

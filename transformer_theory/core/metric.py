@@ -241,8 +241,8 @@ class Metric:
 
     Attributes:
         kinds: kinds of activations that the metric receives. Attention that no metric needs is not computed.
-        null_source: "own" if the metric draws its null itself; "untrained" if the caller draws it, by
-            applying the same metric to untrained networks.
+        null_source: "own" if the metric draws its null itself; "networks" if the caller draws it, by
+            applying the same metric to randomised networks.
         keeps: number of samples that are kept per place: tensors of a place are appended, up to this number.
             0: they are added.
         sums: accumulated tensors by place.
@@ -256,7 +256,7 @@ class Metric:
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention", "features")
-    null_source: ClassVar[Literal["own", "untrained"]] = "own"
+    null_source: ClassVar[Literal["own", "networks"]] = "own"
     keeps: ClassVar[int] = 0
     pads: ClassVar[bool] = False
     takes_padding: ClassVar[bool] = False

@@ -40,8 +40,16 @@ HEADLINE_DRAWS = 199  # draws of a null that permutes the evaluation only; the s
 LADDER_DRAWS = 299
 RANGE_DRAWS = 19  # draws of a null that needs a new training, and of other nulls that have no p-value
 BAND_DRAWS = 9  # draws at the checkpoints of a training
-# kind of the null whose draws are networks like the measured ones, with random weights
-UNTRAINED = "untrained networks"
+# Kinds of nulls whose draws are networks, in the order in which a row has them, with its own nulls behind the
+# first. Each keeps the code, the inputs and the masks of the network that is measured.
+# the entries of every trained matrix permuted within the matrix, in all layers at once: the standard null
+EQUAL_SCALE = "equal scale"
+HELD_INPUTS = "equal scale, inputs held"  # the same, but each layer receives the inputs of the trained one
+EQUAL_SPECTRUM = "equal spectrum"  # the singular values of every matrix with random singular vectors
+EQUAL_NORM = "fresh weights of equal norm"  # initial weights, each matrix scaled to its trained norm
+PERMUTED_LABELS = "networks trained on permuted labels"  # the null of a statement about the task
+UNTRAINED = "untrained networks"  # initial weights: shown, never the decision
+NETWORKS = (EQUAL_SCALE, HELD_INPUTS, EQUAL_SPECTRUM, EQUAL_NORM, PERMUTED_LABELS, UNTRAINED)
 SMALLEST_P = 0.01  # a p-value is reported only if the test can reach this number
 # an unusual number: data drawn with a common seed, such as 0, must not repeat the draws of a null
 FIXED_SEED = 4_019_217_653

@@ -110,7 +110,7 @@ class AttentionStatistics(Metric):
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
-    null_source = "untrained"
+    null_source = "networks"
     pads = True
 
     def update(self, activations: Activations) -> None:
@@ -229,7 +229,7 @@ class Geometry(Metric):
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("features",)
-    null_source = "untrained"
+    null_source = "networks"
 
     def update(self, activations: Activations) -> None:
         """Adds the output of one block."""

@@ -97,7 +97,7 @@ def test_overlap_compares_measurements_and_heads():
     assert rows[1].null.mean == pytest.approx(-1 / 3)
     assert {row.scope for row in rows.values()} == {"training"}
     assert [row.null for row in metric.compute(draws=0)] == [None] * 5
-    assert metric.null_source == "untrained"  # the null of sharpness
+    assert metric.null_source == "networks"  # the null of sharpness
 
 
 def test_merging_equals_streaming(generator):

@@ -235,7 +235,7 @@ class Sparsity(PerModule):
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("features",)
-    null_source = "untrained"
+    null_source = "networks"
     theory, quantity, unit, side, source = "crate", NONZEROS, "share", "<=", CURVES
 
     def statistics(self, activations: Activations) -> Float[Tensor, "2"]:

@@ -51,7 +51,7 @@ class InputRate(PerModule):
     """
 
     kinds = ("attention",)
-    null_source = "untrained"
+    null_source = "networks"
     theory, quantity, unit, source = "crate", INPUT, "nats", SOURCE
 
     def __init__(self, *, eps: float = EPS):
@@ -77,7 +77,7 @@ class InputRate(PerModule):
 class ClassRates(FeatureRates):
     """Rate reduction by class, with one feature per sequence; one row per layer, without a null."""
 
-    null_source = "untrained"
+    null_source = "networks"
 
     def __init__(self):
         super().__init__(eps=CLASS_EPS)

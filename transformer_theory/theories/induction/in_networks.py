@@ -53,7 +53,7 @@ class PositionalShare(PerHead):
     """
 
     theory, quantity, unit, source = NAME, POSITIONAL, "share", OWN
-    null_source: ClassVar = "untrained"
+    null_source: ClassVar = "networks"
     pads = True
 
     def statistics(self, activations: Activations) -> Float[Tensor, "heads q k 3"] | None:

@@ -49,7 +49,7 @@ class ScanAndSnap(PerModule):
     """
 
     kinds = ("attention",)
-    null_source = "untrained"
+    null_source = "networks"
     pads = True
     theory, quantity, side, source = NAME, SHARPNESS, ">=", SOURCE
     bounds = (0.0, 1.0)

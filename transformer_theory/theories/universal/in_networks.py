@@ -142,7 +142,7 @@ class Contexts(PerModule):
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("features",)
-    null_source: ClassVar = "untrained"
+    null_source: ClassVar = "networks"
     keeps = MAX_TOKENS
     theory, quantity, side, source = "universal", SHARE, ">=", SOURCE
 

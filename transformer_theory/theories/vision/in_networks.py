@@ -77,7 +77,7 @@ class PatchAttention(PerModule):
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
-    null_source: ClassVar = "untrained"
+    null_source: ClassVar = "networks"
     theory, quantity, unit, side, source = NAME, NEIGHBOURS, "share", ">=", RAGHU
 
     def reset(self) -> None:
@@ -329,7 +329,7 @@ class LayerSimilarity(PerModule):
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("features",)
     takes_padding = True
-    null_source: ClassVar = "untrained"
+    null_source: ClassVar = "networks"
     theory, quantity, source = NAME, SIMILARITY, KORNBLITH
 
     def reset(self) -> None:

@@ -23,7 +23,7 @@ mean over many seeds of one accident of the labels would look like a finding.
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -49,7 +49,8 @@ EQUAL_SPECTRUM = "equal spectrum"  # the singular values of every matrix with ra
 EQUAL_NORM = "fresh weights of equal norm"  # initial weights, each matrix scaled to its trained norm
 PERMUTED_LABELS = "networks trained on permuted labels"  # the null of a statement about the task
 UNTRAINED = "untrained networks"  # initial weights: shown, never the decision
-NETWORKS = (EQUAL_SCALE, HELD_INPUTS, EQUAL_SPECTRUM, EQUAL_NORM, PERMUTED_LABELS, UNTRAINED)
+COPIES = (EQUAL_SCALE, HELD_INPUTS, EQUAL_SPECTRUM, EQUAL_NORM)  # of the network itself
+NETWORKS = (*COPIES, PERMUTED_LABELS, UNTRAINED)
 SMALLEST_P = 0.01  # a p-value is reported only if the test can reach this number
 # an unusual number: data drawn with a common seed, such as 0, must not repeat the draws of a null
 FIXED_SEED = 4_019_217_653
@@ -301,6 +302,19 @@ def nulls_of(measurements: Sequence[Sequence[Measurement]], kind: str) -> dict[t
         if row.value is not None:
             values.setdefault(place_of(row), []).append(row.value)
     return {place: Null(kind, tuple(draws)) for place, draws in values.items()}
+
+
+def in_order(nulls: Iterable[Null]) -> tuple[Null, ...]:
+    """Sorts the nulls of a row in a network: copies of equal scale, which are tested, then the nulls of the
+    metric, then the other networks in the order of :data:`NETWORKS`.
+    """
+
+    def place(null: Null) -> int:
+        if null.kind == EQUAL_SCALE:
+            return -1
+        return 1 + NETWORKS.index(null.kind) if null.kind in NETWORKS else 0
+
+    return tuple(sorted(nulls, key=place))
 
 
 def reason_without_p(row: Measurement, networks: int = 1) -> str:

@@ -1,12 +1,11 @@
 """The theories' quantities in a causal language model: metrics of its attention on ids, and responses to
 synthetic inputs.
 
-The metrics read sequences of the user's ids, or random ids. Rows without a null of their own are compared
-with networks of the same configuration and random weights. The responses (:attr:`.InNetworks.responses`) make
-their own inputs within the limits of the model.
+The metrics read sequences of the user's ids, or random ids, here and in randomised copies. The responses
+(:attr:`.InNetworks.responses`) make their own inputs within the limits of the model.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +44,7 @@ def probe_language_model(
     described: str = "",
     causal: bool = True,
     special_ids: Collection[int] | None = None,
-    progress: Callable[[str], None] = lambda text: None,
+    **budget: Any,
 ) -> Result:
     """Measures a causal language model with the metrics and the responses of all theories that have any.
 
@@ -58,12 +57,12 @@ def probe_language_model(
         length: length of the random sequences, at least 2. None: :data:`LENGTH`, or the longest that the
             model takes if that is shorter.
         sequences: number of the random sequences.
-        seed: seed of random ids, synthetic inputs and untrained networks.
+        seed: seed of random ids, synthetic inputs and copies.
         described: the ids in words. Empty: "random ids" or "ids of the user".
         causal: whether a model that is not causal is refused. If not, it is measured without the tests that
             need a causal one.
         special_ids: see :func:`.probe`.
-        progress: receives a line per step.
+        budget: networks, memory, minutes, device, journal and progress, see :func:`.user_models.measure`.
     Returns:
         Rows of kind "in network" by layer and head, each with its null where there is one. A test that does
         not fit the limits of the model, such as blocks that are longer than its sequences, has one row with
@@ -95,8 +94,8 @@ def probe_language_model(
         theories=theories,
         seed=seed,
         settings=settings,
-        progress=progress,
         special_ids=special_ids,
+        **budget,
     )
 
 

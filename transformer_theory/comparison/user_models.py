@@ -5,39 +5,42 @@ Metrics measure every attention and every block in passes over the inputs, the t
 networks of the same kind and random weights. A quantity that cannot be measured has one row with the reason.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import hashlib
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .. import __version__
 from ..core.errors import first_line
+from ..core.journal import Pieces
 from ..core.result import Result, provenance
-from ..core.statistics import HEADLINE_DRAWS, RANGE_DRAWS, evenly_spaced
+from ..core.statistics import HEADLINE_DRAWS, evenly_spaced
 from ..core.theory import Theory
 from ..core.validation import integers
 from ..data import Images
 from ..metrics.token_layout import TokenLayout
-from ..models.user_model import UserModel, checked, untrained_network
+from ..models.user_model import UserModel, checked
 from ..probes.attention_maps import attention_maps, first_samples
-from ..probes.evaluation import evaluation, logits_of
+from ..probes.cost import MeasurementPlan, estimate, plan
+from ..probes.evaluation import evaluation, logits_of, on_device
 from ..probes.in_use import reserving
 from ..probes.main_input import MainInput, main_input
-from ..probes.measure import measure_network
+from ..probes.measure import measure_network, metrics_of, with_general
 from ..probes.modules import check_stored
 from ..probes.passes import Inputs, batches, count, run, selected
 from ..theories import choose
 
 # sequences of ids, whose nulls cost most; images and tokens, fewer for a network above SMALL
 SEQUENCES, IMAGES, FEW_IMAGES = 8, 128, 64
-BATCH = 8  # sequences per forward pass: attention maps of a large model fill the memory soon
-BATCH_IMAGES = 32
-RESPONSE_SEQUENCES = 60  # of synthetic inputs: 20 sets of three where one set is the value
-# parameters of a network up to which it is drawn anew 19 times, which permits a test; a larger one is drawn
-# three times
-SMALL = 5_000_000
-FEW_UNTRAINED = 3  # each costs as much as the model itself
+SMALL = 5_000_000  # parameters of a small network
+NETWORKS = 99  # copies of equal scale: the smallest p-value of a family is 1/100
+MINUTES = 10.0  # time of a measurement if the user names none
 CAUSAL_RTOL = 1e-2  # largest relative change of earlier logits by the last id; half precision rounds to 4e-3
 # sequences whose attention maps are stored, and the largest number of entries, 4 MiB
 PICTURED, MAP_NUMBERS = 4, 2**20
@@ -51,13 +54,17 @@ def measure(
     *,
     name: str | None = None,
     theories: Sequence[str | Theory] | None = None,
-    networks: int | None = None,
+    networks: int = NETWORKS,
+    memory: float | None = None,
+    minutes: float | None = None,
+    device: str | torch.device | None = None,
     max_samples: int | None = None,
     seed: int = 0,
     special_ids: Collection[int] | None = None,
     grid: tuple[int, int] | None = None,
     described: str = "",
     images: Images | None = None,
+    journal: str | Path | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """Measures a network with the metrics and the tests of all theories; ``report.write`` makes a page of the
@@ -71,26 +78,31 @@ def measure(
             Sequences with negative labels have none, see :func:`.as_labels`.
         name: name of the network. None: the name of its type.
         theories: theories or their names. None: all.
-        networks: number of networks with random weights, the null of quantities that have none of their own.
-            None: 19, or 3 for more than 5 million weights.
+        networks: number of copies of equal scale, the chance level that is tested (:mod:`.randomised`); 0: no
+            copies, and no test.
+        memory: largest memory for activations and metrics, GiB. None: half of what is available.
+        minutes: time after which no further copy is measured; sizes are chosen so that it suffices. None:
+            :data:`MINUTES`.
+        device: device on which the network, its copies and the metrics run; the network returns to its own.
+            None: where the network is.
         max_samples: largest number of sequences, evenly spaced. None: :func:`default_samples`.
-        seed: seed of synthetic inputs and untrained networks.
+        seed: seed of synthetic inputs and copies.
         special_ids, grid: see :func:`.probe`.
         described: the inputs in words. Empty: their number and shape.
         images, progress: images before normalisation, for the pictures; receives a line per step.
+        journal: file of the finished parts, from which an interrupted measurement goes on. None: no file.
     Returns:
-        Rows of kind "in network" and "network" by layer and head, each with its null where there is one, and
-        attention maps.
+        Rows of kind "in network" and "network" by layer and head, each with its nulls, and attention maps.
     Raises:
         ValueError: weights are not finite, inputs or labels do not fit (:func:`.checked`), the network raises
-            on them, or it has neither attention nor a list of blocks.
+            on them, it has neither attention nor a list of blocks, memory or minutes do not suffice, or the
+            journal belongs to another measurement.
     """
     if not isinstance(model, nn.Module | UserModel):
         raise ValueError(
             f"model must be a torch.nn.Module, got {type(model).__name__}; build or load the network first"
         )
-    if networks is not None:
-        integers(networks=networks)
+    integers(networks=networks, minimum=0)
     user = (
         model
         if isinstance(model, UserModel)
@@ -116,9 +128,13 @@ def measure(
         limits=limits,
         theories=theories,
         networks=networks,
+        memory=memory,
+        minutes=minutes,
+        device=device,
         seed=seed,
         settings=settings,
         pictured=images,
+        journal=journal,
         progress=progress,
         special_ids=special_ids,
         grid=grid,
@@ -135,11 +151,15 @@ def measure_user_model(
     *,
     limits: Mapping[str, int],
     theories: Sequence[str | Theory] | None,
-    networks: int | None = None,
+    networks: int = NETWORKS,
+    memory: float | None = None,
+    minutes: float | None = None,
+    device: str | torch.device | None = None,
     seed: int,
     settings: Mapping[str, Any],
     pictured: Images | None = None,
-    progress: Callable[[str], None],
+    journal: str | Path | None = None,
+    progress: Callable[[str], None] = lambda text: None,
     special_ids: Collection[int] | None = None,
     grid: tuple[int, int] | None = None,
 ) -> Result:
@@ -151,45 +171,62 @@ def measure_user_model(
         labels: class of each sequence, ``[n]``, or None.
         limits: "vocabulary" and "length" of a causal language model; empty for other networks, in which tests
             on ids do not run.
-        theories, networks, seed, progress: see :func:`measure`.
+        theories, networks, memory, minutes, device, seed, journal, progress: see :func:`measure`.
         settings: settings of the result that the caller knows.
         special_ids, grid: see :func:`.probe`.
         pictured: images of the inputs.
     """
     chosen = [theory for theory in choose(theories) if theory.in_networks]
-    number = sum(parameter.numel() for parameter in user.network.parameters())
-    wanted = networks or (RANGE_DRAWS if number <= SMALL else FEW_UNTRAINED)
-    drawn: list[int] = []  # numbers of the untrained networks that were measured
+    minutes = MINUTES if minutes is None else minutes
+    started, network = time.monotonic(), user.network
+    known: dict[str, Any] = {"special_ids": special_ids, "grid": grid}
+    number = sum(parameter.numel() for parameter in network.parameters())
+    parameter = next(network.parameters(), None)
+    identity = {
+        "version": __version__,
+        "network": _checksum(network.state_dict()),
+        "inputs": _checksum({"": data} if isinstance(data, Tensor) else data),
+        "labels": "" if labels is None else _checksum({"": labels}),
+        "theories": [theory.name for theory in chosen],
+        "number of copies": networks,
+        "seed": seed,
+        "special ids": None if special_ids is None else sorted(special_ids),
+        "grid": None if grid is None else list(grid),
+    }
+    pieces = Pieces(None if journal is None else Path(journal), identity)
+    with on_device(network, device):
 
-    def untrained() -> Iterator[nn.Module]:
-        for index in range(wanted):
-            progress(f"untrained network {index + 1} of {wanted}")
-            yield untrained_network(user.network, seed + index)
-            drawn.append(index)
+        def planned() -> dict[str, Any]:
+            progress("memory and time of one sequence")
+            cost = estimate(network, data, lambda: with_general(metrics_of(chosen)), labels=labels, **known)
+            return asdict(plan(cost, sequences=count(data), copies=networks, memory=memory, minutes=minutes))
 
-    table = measure_network(
-        user.network,
-        data,
-        chosen,
-        name=user.name,
-        labels=labels,
-        untrained=untrained(),
-        limits={"sequences": RESPONSE_SEQUENCES, **limits},
-        seed=seed,
-        batch_size=_batch_size(data),
-        draws=HEADLINE_DRAWS,
-        special_ids=special_ids,
-        grid=grid,
-        progress=progress,
-    )
-    main = main_input(user.network, data, special_ids=special_ids)
-    maps, layout = ({}, {}) if isinstance(main, str) else _maps(user, main, pictured)
+        sizes = MeasurementPlan(**pieces.values("plan", planned))
+        progress(str(sizes))
+        data = _spaced(data, sizes.sequences)
+        labels = None if labels is None else labels[evenly_spaced(len(labels), sizes.sequences)]
+        table, copies = measure_network(
+            network,
+            data,
+            chosen,
+            name=user.name,
+            plan=sizes,
+            labels=labels,
+            limits=dict(limits),
+            seed=seed,
+            draws=HEADLINE_DRAWS,
+            deadline=started + 60 * minutes,
+            stored=pieces,
+            progress=progress,
+            **known,
+        )
+        main = main_input(network, data, special_ids=special_ids)
+        maps, layout = ({}, {}) if isinstance(main, str) else _maps(user, main, pictured, sizes.batch)
     shape = {} if isinstance(data, Mapping) else {"shape": " × ".join(map(str, data.shape[1:]))}
-    config = getattr(user.network, "config", None)
-    parameter = next(user.network.parameters(), None)
+    config = getattr(network, "config", None)
     record = {
         "model": user.name,
-        "class": type(user.network).__name__,
+        "class": type(network).__name__,
         "parameters": number,
         "sequences": count(data),
         **shape,
@@ -197,13 +234,26 @@ def measure_user_model(
         "causal": bool(limits),
         "precision": "" if parameter is None else str(parameter.dtype).removeprefix("torch."),
         "attention": str(getattr(config, "_attn_implementation", None) or ""),
-        "untrained_networks": len(drawn),
+        "copies": copies,
+        "tested_sequences": sizes.tested,
+        "minutes": minutes,
         "theories": [theory.name for theory in chosen],
         **settings,
         "seed": seed,
     }
     sources = tuple(dict.fromkeys(source for theory in chosen for source in theory.sources))
+    if pieces.journal is not None:
+        pieces.journal.path.unlink(missing_ok=True)
     return Result("probe", record, table, maps, sources=sources, provenance=provenance())
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> str:
+    """Returns the checksum of tensors by name."""
+    total = hashlib.blake2b(digest_size=16)
+    for name, tensor in tensors.items():
+        total.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return total.hexdigest()
 
 
 def label_settings(
@@ -307,10 +357,6 @@ def _first_pass(user: UserModel, data: Inputs) -> Tensor | None:
         ) from error
 
 
-def _batch_size(data: Inputs) -> int:
-    return BATCH if _are_ids(data) else BATCH_IMAGES
-
-
 def _spaced(data: Inputs, limit: int) -> Inputs:
     """Returns at most ``limit`` sequences, evenly spaced."""
     return selected(data, evenly_spaced(count(data), limit))
@@ -337,13 +383,13 @@ def _described(data: Inputs) -> str:
 
 
 def _maps(
-    user: UserModel, main: MainInput, images: Images | None
+    user: UserModel, main: MainInput, images: Images | None, batch_size: int
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Returns attention maps ``[1, layers, heads or 1, n, queries, keys]`` of the first sequences, without
     padding, with their images in [0, 1], and what is known about the tokens of the first block.
     """
     data, layout = main.data, TokenLayout()
-    first = main.inputs(data[: _batch_size(data)])
+    first = main.inputs(data[: min(PICTURED, batch_size)])
     with torch.random.fork_rng():
         maps = attention_maps(user.network, first, keep=PICTURED, others=[layout])
     if maps is None:
@@ -375,6 +421,6 @@ def _maps(
 def _right(network: nn.Module, data: Inputs, labels: Tensor) -> float:
     """Returns the share of the sequences with a label whose largest output is their label."""
     with evaluation(network), torch.random.fork_rng():
-        found = [logits_of(run(network, batch.inputs)) for batch in batches(data, None, _batch_size(data))]
+        found = [logits_of(run(network, batch.inputs)) for batch in batches(data, None, 1)]
     largest = torch.cat([each.argmax(1).cpu() for each in found if each is not None])
     return float((largest == labels.cpu())[labels.cpu() >= 0].double().mean())

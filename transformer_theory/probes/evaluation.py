@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core.validation import usable_device
 from .in_use import in_use
 from .modules import first_tensor
 
@@ -27,6 +28,30 @@ def evaluation(model: nn.Module) -> Iterator[None]:
                 yield
         finally:
             model.train(training)
+
+
+@contextlib.contextmanager
+def on_device(model: nn.Module, device: str | torch.device | None) -> Iterator[None]:
+    """Moves a model to a device, and in the end back to its own; None leaves it where it is.
+
+    Raises:
+        ValueError: this machine has no such device, or the model lies on several devices.
+    """
+    own = {parameter.device for parameter in model.parameters()}
+    if device is None or own == {torch.device(device)}:
+        yield
+        return
+    usable_device(str(device))
+    if len(own) > 1:
+        raise ValueError(
+            f"the model must lie on one device, got {', '.join(sorted(map(str, own)))}; leave device out"
+        )
+    model.to(device)
+    try:
+        yield
+    finally:
+        if own:
+            model.to(own.pop())
 
 
 def converted_inputs(model: nn.Module, inputs: Tensor) -> Tensor:

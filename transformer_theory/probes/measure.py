@@ -2,14 +2,16 @@
 
 :func:`measure_network` runs the metrics in passes over the inputs and the theories' tests on synthetic inputs
 (:attr:`.InNetworks.responses`), averages headlines over heads and layers, and compares all of them with
-networks of the caller that have random weights. Trainings take the parts: :func:`.passes.measure_metrics` at
+randomised copies of the network. Trainings take the parts: :func:`.passes.measure_metrics` at
 each checkpoint, :func:`run_synthetic_tests` at the end, :func:`headline_mean` when the untrained networks are
 known.
 """
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,18 +25,22 @@ from ..core.statistics import (
     HEADLINE_DRAWS,
     NETWORKS,
     UNTRAINED,
+    evenly_spaced,
     in_order,
     nulls_of,
     over_heads,
     place_of,
 )
-from ..core.table import Table
+from ..core.table import Table, grouped
 from ..core.theory import InNetworks, Response, Theory
 from ..metrics.class_features import NeuralCollapse
 from ..metrics.networks import AttentionStatistics, Geometry
+from .cost import MeasurementPlan
 from .forward_pass import NoAttention
+from .jackknife import with_intervals, without_each_group
 from .main_input import main_input
-from .passes import Inputs, batches, count, measure_metrics
+from .passes import Inputs, batches, count, measure_metrics, selected
+from .randomised import Store, measure_randomised
 from .respond import response
 
 Networks = Mapping[str, Sequence[Sequence[Measurement]]]
@@ -61,85 +67,187 @@ def measure_network(
     theories: Sequence[Theory],
     *,
     name: str,
+    plan: MeasurementPlan,
     labels: Tensor | None = None,
-    untrained: Iterable[nn.Module] = (),
     limits: dict[str, int],
     seed: int,
-    batch_size: int,
     draws: int = HEADLINE_DRAWS,
+    deadline: float = math.inf,
     special_ids: Collection[int] | None = None,
     grid: tuple[int, int] | None = None,
+    stored: Store = lambda piece, work: work(),
     progress: Callable[[str], None] = lambda text: None,
-) -> Table:
+) -> tuple[Table, dict[str, int]]:
     """Measures a network with the metrics and the tests of theories, and with the general metrics.
+
+    The network is measured on all inputs. Its randomised copies (:mod:`.randomised`) are measured on some of
+    them, and the network beside them on the same ones. The other inputs, which the copies have not seen, give
+    the intervals (:mod:`.jackknife`).
 
     Args:
         model: the network.
         inputs: inputs that the network accepts, tensors ``[n, ...]``.
         theories: theories with :attr:`.Theory.in_networks`.
         name: column ``model`` of the rows.
+        plan: sizes of the measurement, see :func:`.cost.plan`.
         labels: class of each sequence, ``[n]``.
-        untrained: networks of the same kind with random weights. They are drawn only if a metric has no null
-            of its own; a ValueError ends them, and a row has its message.
         limits: sizes that the inputs of the tests must not exceed, see :func:`.responses`; "vocabulary" only
             if the network is a causal language model.
-        seed: seed of the synthetic inputs.
-        batch_size: number of sequences per forward pass.
+        seed: seed of the synthetic inputs and of the copies.
         draws: number of null draws of the metrics' own nulls.
+        deadline: time of ``time.monotonic()`` after which no further copy is measured.
         special_ids, grid: see :func:`.probe`.
+        stored: returns the rows of a piece of work that is known already, or does it; by default the latter.
         progress: receives a line per step.
     Returns:
-        Rows by layer and head, each with the null of its metric, or else with that of the untrained networks;
-        the headlines that have both, averaged over heads and layers (:func:`headline_mean`); and the rows of
-        the tests. What cannot be measured has one row with the reason.
+        Rows by layer and head, each with its nulls (:func:`~.statistics.in_order`); the headlines, averaged
+        over heads and layers (:func:`headline_mean`); and the rows of the tests. What cannot be measured has
+        one row with the reason. Beside them the number of copies of each kind.
     Raises:
         ValueError: the network has neither attention nor a list of similar blocks.
     """
+    known: dict[str, Any] = {"special_ids": special_ids, "grid": grid}
 
-    def metric_rows(network: nn.Module, draws: int, progress: Callable[[str], None]) -> list[Measurement]:
+    def rows_of(
+        network: nn.Module, which: Tensor | None = None, draws: int = 0, said: str = ""
+    ) -> list[Measurement]:
         return _metric_rows(
             network,
-            inputs,
-            labels,
+            inputs if which is None else selected(inputs, which),
+            labels if labels is None or which is None else labels[which],
             theories,
             name=name,
             draws=draws,
-            size=batch_size,
-            progress=progress,
-            special_ids=special_ids,
-            grid=grid,
+            size=plan.batch,
+            progress=(lambda done: progress(f"{said}, {done}")) if said else lambda done: None,
+            **known,
         )
 
+    n = count(inputs)
+    tested = evenly_spaced(n, plan.tested)
+    held_out = torch.ones(n, dtype=torch.bool)
+    held_out[tested] = False
+    others = held_out.nonzero().squeeze(1)
     title = f"metrics of {len(theories)} theories"
-    rows = metric_rows(model, draws, lambda done: progress(f"{title}, {done}"))
-    random_rows: list[list[Measurement]] = []
-    if any(row.null is None and row.value is not None for row in rows):
-        try:
-            for network in untrained:
-                random_rows.append(metric_rows(network, 0, lambda done: None))
-        except ValueError as error:
-            reason = f"{str(error).rstrip('.')}: quantities without a null of their own stand alone"
-            rows.append(Measurement("network", "network", UNTRAINED, None, reason=reason, model=name))
-    rows = [*_without_zeros(with_nulls(rows, {UNTRAINED: random_rows}))]
+    rows = stored(("metrics",), lambda: rows_of(model, draws=draws, said=title))
+    beside: list[Measurement] = []
+    if len(tested) < n:
+        progress("the inputs of the copies")
+        beside = stored(("beside",), lambda: rows_of(model, tested))
+    drawn = measure_randomised(
+        model,
+        lambda network: rows_of(network, tested),
+        beside or rows,
+        planned=plan.networks,
+        deadline=deadline,
+        families=partial(_tested_values, theories),
+        seed=seed,
+        stored=stored,
+        progress=progress,
+    )
+    rows = [*_without_zeros(with_nulls(rows, drawn.networks, beside))]
+    if len(others) > 1:
+        progress("the inputs that the copies have not seen")
+        intervals = partial(
+            without_each_group,
+            model,
+            selected(inputs, others),
+            None if labels is None else labels[others],
+            lambda: with_general(metrics_of(theories)),
+            batch_size=plan.batch,
+            **known,
+        )
+        whole, without = _stored_groups(stored, intervals)
+        rows = with_intervals(rows, whole, without)
     answers: list[Measurement] = []
     for theory in theories:
         if theory.in_networks is not None and theory.in_networks.responses:
             progress(f"responses to synthetic inputs: {theory.title}")
-            generator = torch.Generator().manual_seed(seed)
-            tests = theory.in_networks.responses
-            known = {"special_ids": special_ids, "grid": grid}
-            answers += run_synthetic_tests(
-                model, theory.name, tests, inputs, limits=limits, generator=generator, name=name, **known
+            answers += stored(
+                ("responses", theory.name),
+                lambda theory=theory: [
+                    *run_synthetic_tests(
+                        model,
+                        theory.name,
+                        theory.in_networks.responses,
+                        inputs,
+                        limits={"sequences": plan.response_sequences, **limits},
+                        generator=torch.Generator().manual_seed(seed),
+                        name=name,
+                        batch_size=plan.batch,
+                        **known,
+                    )
+                ],
             )
-    means = (
+    means = [
         headline_mean(
-            theory.name, theory.in_networks, rows, networks={UNTRAINED: random_rows}, answers=answers
+            theory.name, theory.in_networks, rows, networks=drawn.networks, beside=beside, answers=answers
         )
         for theory in theories
         if theory.in_networks is not None
-    )
-    # Where untrained networks are the only null, the rows by layer and head have it already.
-    return Table([*rows, *(mean for mean in means if mean is not None and len(mean.nulls) > 1), *answers])
+    ]
+    found = [mean for mean in means if mean is not None and mean.nulls]
+    if len(others) > 1:
+        found = with_intervals(found, *_means(theories, whole, without))
+    missing = [
+        Measurement("network", "network", kind, None, reason=reason, model=name)
+        for kind, reason in drawn.reasons.items()
+    ]
+    copies = {kind: len(networks) for kind, networks in drawn.networks.items()}
+    return Table([*rows, *missing, *found, *answers]), copies
+
+
+def _tested_values(
+    theories: Sequence[Theory], rows: Sequence[Measurement]
+) -> tuple[dict[tuple, float], dict[tuple, float]]:
+    """Returns the values of the two families of tests in a network: the headlines with a side, and these in
+    each layer and head.
+    """
+    means: dict[tuple, float] = {}
+    places: dict[tuple, float] = {}
+    for theory in theories:
+        if theory.in_networks is not None and theory.in_networks.side is not None:
+            measured = _at_last_step(rows, theory.name, theory.in_networks.headline)
+            places |= {place_of(row): row.value for row in measured if row.value is not None}
+            if measured and (mean := over_heads(measured).value) is not None:
+                means[theory.name, theory.in_networks.headline] = mean
+    return means, places
+
+
+def _stored_groups(
+    stored: Store, measured: Callable[[], tuple[list[Measurement], list[list[Measurement]]]]
+) -> tuple[list[Measurement], list[list[Measurement]]]:
+    """Returns the rows on all inputs and without each group of them, which are stored with the number of the
+    group as their seed.
+    """
+
+    def work() -> list[Measurement]:
+        whole, without = measured()
+        return [
+            replace(row, seed=number, nulls=())
+            for number, rows in enumerate([whole, *without])
+            for row in rows
+        ]
+
+    groups = grouped(stored(("groups",), work), lambda row: row.seed)
+    whole, *without = groups.values() if groups else [[]]
+    return [replace(row, seed=None) for row in whole], without
+
+
+def _means(
+    theories: Sequence[Theory], whole: list[Measurement], without: Sequence[list[Measurement]]
+) -> tuple[list[Measurement], list[list[Measurement]]]:
+    """Returns the headlines of rows, averaged over heads and layers."""
+
+    def means(rows: list[Measurement]) -> list[Measurement]:
+        found = (
+            headline_mean(theory.name, theory.in_networks, rows)
+            for theory in theories
+            if theory.in_networks is not None
+        )
+        return [mean for mean in found if mean is not None]
+
+    return means(whole), [means(rows) for rows in without]
 
 
 def _metric_rows(
@@ -346,6 +454,7 @@ def run_synthetic_tests(
     limits: dict[str, int],
     generator: torch.Generator,
     name: str,
+    batch_size: int = 64,
     special_ids: Collection[int] | None = None,
     grid: tuple[int, int] | None = None,
 ) -> Iterator[Measurement]:

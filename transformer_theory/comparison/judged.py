@@ -5,29 +5,30 @@ its judgement (:mod:`~transformer_theory.core.judgement`).
   the data are one family, those about training another one. A headline that holds for any data is in none.
 * Rungs: the tests of a ladder are one family.
 * Quantities of one network: the headlines of the theories are one family. A quantity is measured in many
-  places, heads or layers; its value is their mean, and draw i of its null the mean of their draws i.
+  places, heads or layers; its value is their mean, and draw i of its null the mean of their draws i. The
+  headlines in all layers and heads are a second family.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
+
 from ..core import format
-from ..core.judgement import HEADLINES, ONE_NETWORK, RUNGS, Judged, judge, side_of_null
+from ..core.judgement import HEADLINES, ONE_NETWORK, RUNGS, Judged, against_copies, judge
 from ..core.ladder import ORDER
-from ..core.measurement import Measurement, Null
+from ..core.measurement import Measurement
 from ..core.result import Result
-from ..core.statistics import LEVEL, UNTRAINED, over_heads, over_seeds
+from ..core.statistics import EQUAL_SCALE, LEVEL, in_order, over_heads, over_seeds
 from ..core.table import grouped
-from ..core.theory import Theory
+from ..core.theory import SMALLEST_EFFECT, Theory
 from .pooling import COMPARE, NETWORK, PROBE, REACH, Aggregate, Entry
 
 View = Literal["raw tokens", "features", "network"]
 VIEWS: tuple[View, ...] = ("raw tokens", "features", "network")
 MAX_COLUMNS = 8  # of one matrix; with several data sets, features are omitted first
-MIN_PLACES = 3  # with fewer tested places, the strongest one is not worth a line
 
 
 # ---- headlines of comparisons
@@ -240,10 +241,14 @@ class Quantity:
         name, setting: the quantity, and the test on synthetic inputs that measured it; empty for the user's
             inputs.
         rows: rows with a value, one per place.
-        judged: the mean over places. Its first null is the mean of the places' nulls, its second one networks
-            with random weights, if the first null is another one.
+        judged: the mean over places, with the means of the places' nulls.
         headline: whether it is the headline of its theory, so that its p-value is adjusted over the theories.
         meaning: what a headline is, in words.
+        smallest_effect: see :class:`.InNetworks`.
+        beyond: places of a headline that are beyond their copies of equal scale on the predicted side, those
+            the farthest first: significant in the family of all places of
+            all headlines, and with an interval over inputs beyond 95 % of the copies.
+        tested: number of places of a headline in this family.
     """
 
     theory: str
@@ -254,6 +259,9 @@ class Quantity:
     judged: Judged
     headline: bool = False
     meaning: str = ""
+    smallest_effect: float = SMALLEST_EFFECT
+    beyond: tuple[Measurement, ...] = ()
+    tested: int = 0
 
     @property
     def short_title(self) -> str:
@@ -270,132 +278,8 @@ class Quantity:
         """The mean over places with the null of the mean."""
         return self.judged.row
 
-    @cached_property
-    def beyond(self) -> list[Measurement]:
-        """The places beyond their null on the predicted side, those farthest from its median first."""
-        found = [row for row in self.rows if side_of_null(row) == 1]
-        return sorted(
-            found,
-            key=lambda row: -abs((row.value or 0.0) - (row.null.median if row.null is not None else 0.0)),
-        )
-
-    @cached_property
-    def tested(self) -> int:
-        """The number of places with a test."""
-        return sum(side_of_null(row) is not None for row in self.rows)
-
     @property
-    def places(self) -> str:
-        """The number of places in words: ``"16 heads in 4 layers"``."""
-        layers = {row.layer for row in self.rows} - {None}
-        heads = sum(row.head is not None for row in self.rows)
-        if heads:
-            return f"{format.counted(heads, 'head')} in {format.counted(len(layers), 'layer')}"
-        return format.counted(len(layers), "layer") if layers else "the network"
-
-
-def is_of_one_network(result: Result) -> bool:
-    """Returns whether a result is one measurement of one network, not a curve over the steps of
-    a training.
-    """
-    steps = {row.step for row in result.table} - {None}
-    return (
-        result.name == PROBE
-        and len(steps) <= 1
-        and len({row.model for row in result.table}) <= 1
-        and bool(len(result.table))
-    )
-
-
-def quantities(result: Result, theories: Sequence[Theory]) -> list[Quantity]:
-    """Returns the quantities of a network in the order of the theories; those of no theory come last.
-
-    The headline of a theory has the side that the theory expects.
-    """
-    sides = {theory.name: theory.in_networks for theory in theories if theory.in_networks is not None}
-    titles = {theory.name: theory.title for theory in theories}
-    groups = grouped(result.table, lambda row: (row.theory, row.quantity, row.setting))
-    found = []
-    for (theory, name, setting), rows in groups.items():
-        own = sides.get(theory)
-        is_headline = own is not None and name == own.headline
-        places, untrained = _places([row for row in rows if row.value is not None])
-        if own is not None and is_headline and not setting:
-            places = [replace(row, side=own.side) for row in places]
-        mean = over_seeds([_mean(places, untrained)]) if places else rows[0]
-        (judged,) = judge([(mean, (mean,))], ONE_NETWORK)
-        judged = replace(judged, q=None, other_q=None)  # only headlines are a family
-        meaning = own.meaning if own is not None and is_headline else ""
-        title = titles.get(theory, theory)
-        found.append(Quantity(theory, title, name, setting, tuple(places), judged, meaning=meaning))
-    order = {theory.name: index for index, theory in enumerate(theories)}
-    return sorted(found, key=lambda quantity: order.get(quantity.theory, len(order)))
-
-
-def _places(rows: Sequence[Measurement]) -> tuple[list[Measurement], Null | None]:
-    """Separates the rows of a quantity into its places and the null of the mean over them, networks with
-    random weights. A row of the whole network has this null, behind or before its own.
-    """
-    means = [
-        row
-        for row in rows
-        if row.layer is None and row.head is None and any(null.kind == UNTRAINED for null in row.nulls)
-    ]
-    places = [row for row in rows if not any(row is mean for mean in means)]
-    nulls = [null for row in means for null in row.nulls if null.kind == UNTRAINED]
-    return places or means[:1], nulls[0] if nulls else None
-
-
-def _mean(places: Sequence[Measurement], untrained: Null | None) -> Measurement:
-    """Returns the mean over places with its null and, behind it, the networks with random weights."""
-    mean = over_heads(places)
-    if untrained is None or mean.null is None or mean.null.kind == UNTRAINED:
-        return replace(mean, nulls=mean.nulls[:1])
-    return replace(mean, nulls=(mean.null, untrained))
-
-
-def headlines(found: Sequence[Quantity], theories: Sequence[Theory]) -> list[Quantity]:
-    """Returns the headline of each theory, with p-values adjusted over the theories; theories without any row
-    are left out.
-    """
-    chosen = []
-    for theory in theories:
-        own = [quantity for quantity in found if quantity.theory == theory.name]
-        if theory.in_networks is None or not own:
-            continue
-        name = theory.in_networks.headline
-        named = sorted(
-            (each for each in own if each.name == name), key=lambda each: (not each.rows, each.setting)
-        )
-        reason = next((each.judged.reason for each in own if not each.rows), "not measured in this network")
-        missing = Measurement(theory.name, "in network", name, None, reason=reason)
-        judged = Judged(missing, (), "not measured", reason=reason)
-        nothing = Quantity(theory.name, theory.title, name, "", (), judged)
-        chosen.append(named[0] if named else nothing)
-    family = judge([(each.mean, each.judged.rows) for each in chosen], ONE_NETWORK)
-    return [replace(each, judged=judged, headline=True) for each, judged in zip(chosen, family)]
-
-
-def notable(found: Sequence[Quantity]) -> list[Quantity]:
-    """Returns the quantities of which more places are beyond their null than chance explains, the largest
-    share first.
-
-    So many places would have to have a probability of at most 5 % if each were beyond its null with
-    probability 1/20, independently.
-    """
-    chosen = [
-        each
-        for each in found
-        if each.theory != NETWORK and each.tested >= MIN_PLACES and _more_than_chance(each)
-    ]
+    def notable(found: Sequence[Quantity]) -> list[Quantity]:
+    """Returns the headlines with places beyond their copies, the largest share first."""
+    chosen = [each for each in found if each.beyond]
     return sorted(chosen, key=lambda each: -len(each.beyond) / each.tested)
-
-
-def _more_than_chance(quantity: Quantity) -> bool:
-    """Returns whether the number of places beyond their null is in the upper 5 % of the binomial distribution
-    with probability 1/20.
-    """
-    from scipy.stats import binom
-
-    count = len(quantity.beyond)
-    return bool(count) and float(binom.sf(count - 1, quantity.tested, LEVEL)) <= LEVEL

@@ -2,26 +2,42 @@
 
 A measurement is summarised over its seeds (:func:`~.statistics.over_seeds`). The p-values of a family are
 adjusted for the false discovery rate (Benjamini and Hochberg), once for the predicted side of the null and
-once for the side opposite to the prediction. A further null may match the value or contradict its side.
-Every report prints the same words, :data:`OUTCOMES`. The scope of a row ("any data", "training") says what
-its number is evidence of and is no outcome: it stands beside it.
+once for the side opposite to the prediction. Tests in networks against copies of equal scale, which they
+share, are adjusted by the studentised maximum instead, for both sides together
+(:func:`~.statistics.studentised_maximum`). A further null may match the value or contradict its side.
+Networks with initial weights are shown beside copies without a decision, and networks trained on permuted
+labels answer a question of their own (:attr:`Judged.task`). Every report prints the same words,
+:data:`OUTCOMES`. The scope of a row ("any data", "training") says what its number is evidence of and is no
+outcome: it stands beside it.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as with_columns
 from typing import Literal
 
+import numpy as np
+
 from .measurement import Measurement, Null, Scope, Side
 from .statistics import (
+    COPIES,
+    EQUAL_SCALE,
     LEVEL,
+    NETWORKS,
+    PERMUTED_LABELS,
     RANGE_DRAWS,
+    UNTRAINED,
     agreement,
     false_discoveries,
     over_seeds,
     reason_without_p,
     student_interval,
+    studentised,
+    studentised_maximum,
 )
+
+FEW_COPIES = 5  # smallest number of draws with which other networks count by their range
 
 Outcome = Literal[
     "as predicted",
@@ -88,6 +104,8 @@ class Judged:
         side: 1 beyond the first null on the predicted side, -1 on the other side, 0 if neither; None without
             a test.
         q, other_q: p-value on the predicted side, and on the other one, adjusted in the family; None without.
+            Against copies both are the p-value of both sides together.
+        nulls: kinds of the further nulls that match the value or contradict its side.
         reason: why there is no value or no test; empty otherwise.
         remark: what qualifies "not significant"; empty otherwise.
     """
@@ -98,6 +116,7 @@ class Judged:
     side: int | None = None
     q: float | None = None
     other_q: float | None = None
+    nulls: tuple[str, ...] = ()
     reason: str = ""
     remark: str = ""
 
@@ -113,8 +132,10 @@ class Judged:
 
     @property
     def second(self) -> Null | None:
-        """The second null; None without one."""
-        return self.row.nulls[1] if len(self.row.nulls) > 1 else None
+        """The second null: that of the metric itself, if it has one; None without one."""
+        further = self.row.nulls[1:]
+        own = [null for null in further if null.kind not in NETWORKS]
+        return next(iter(own or further), None)
 
     @property
     def on_noise(self) -> float | None:
@@ -126,9 +147,13 @@ class Judged:
     @property
     def effect(self) -> float | None:
         """(value - median null) / (prediction - median null): 0 is chance, 1 the prediction. Without a
-        prediction the bound of the quantity on the predicted side takes its place; None without either.
+        prediction the bound of the quantity on the predicted side takes its place. Without either, a value in
+        a network is compared with the median of its copies, (value - median) / median, positive on the
+        predicted side; None elsewhere.
         """
-        return self._effect(self.row.value)
+        row = self.row
+        value = row.value if row.null is None or row.null.value is None else row.null.value
+        return self._effect(value)
 
     @property
     def effect_interval(self) -> tuple[float, float] | None:
@@ -137,19 +162,49 @@ class Judged:
         known = sorted(end for end in ends if end is not None)
         return (known[0], known[1]) if len(known) == 2 else None
 
+    @property
+    def effect_unit(self) -> Literal["prediction", "bound", "median", ""]:
+        """The number that stands for an effect of 1; empty without an effect."""
+        row = self.row
+        if self.effect is None:
+            return ""
+        if row.predicted is not None:
+            return "prediction"
+        return "median" if self._bound() is None else "bound"
+
+    def _bound(self) -> float | None:
+        row = self.row
+        return row.bounds[row.side == ">="] if row.bounds is not None and row.side in (">=", "<=") else None
+
     def _effect(self, value: float | None) -> float | None:
         row = self.row
-        target = row.predicted
-        if target is None and row.bounds is not None and row.side in (">=", "<="):
-            target = row.bounds[row.side == ">="]
-        return agreement(value, target, None if row.null is None else row.null.median)
+        if row.null is None or value is None:
+            return None
+        median, target = row.null.median, row.predicted if row.predicted is not None else self._bound()
+        if target is not None:
+            return agreement(value, target, median)
+        if row.null.kind != EQUAL_SCALE or not median or not math.isfinite(median):
+            return None
+        return (value - median) / abs(median) * (-1 if row.side == "<=" else 1)
+
+    @property
+    def task(self) -> Literal["beyond", "within"] | None:
+        """Whether the value lies beyond all networks trained on permuted labels, on the side of the outcome.
+
+        None: not tested, since there are no such networks, or too few, or the value is within the first null.
+        Only "beyond" permits a statement about the labels: a network that learns noise changes too.
+        """
+        null = next((null for null in self.row.nulls if null.kind == PERMUTED_LABELS), None)
+        if null is None or not self.side or len(null.draws) < FEW_COPIES:
+            return None
+        return "beyond" if side_of_null(self.row, null, FEW_COPIES) == self.side else "within"
 
     @property
     def words(self) -> str:
         """The outcome in a sentence, with the names of the nulls behind it."""
         if self.second is None or self.row.null is None:
             return self.outcome
-        first, second = self.row.null.kind, self.second.kind
+        first, second = self.row.null.kind, " and ".join(self.nulls) or self.second.kind
         if self.outcome == "matched by a second null":
             return f"matched by {second}"
         if self.outcome == "nulls conflict":
@@ -173,15 +228,60 @@ def judge(
         rule: what counts as leaving a null.
     """
     members = [(row, tuple(rows)) for row, rows in family]
-    tested = [_is_tested(row) for row, _ in members]
+    shared = _share_copies([row for row, _ in members])
+    tested = [_is_tested(row) and not own for (row, _), own in zip(members, shared)]
     q = iter(false_discoveries([row.p or 0.0 for (row, _), test in zip(members, tested) if test]))
     others = [_other_p(row, rows) for (row, rows), test in zip(members, tested) if test]
     other_q = iter(false_discoveries([1.0 if p is None else p for p in others]))
     other_p = iter(others)
-    return [
-        _judged(row, rows, rule, (next(q), next(other_q), next(other_p)) if test else None)
-        for (row, rows), test in zip(members, tested)
-    ]
+    adjusted = iter(against_copies([row for (row, _), own in zip(members, shared) if own]))
+    found = []
+    for (row, rows), test, own in zip(members, tested, shared):
+        if own:
+            p, side = next(adjusted)
+            found.append(_decided(row, rows, rule, side if p <= LEVEL else 0, p, p, row.p))
+        elif test:
+            numbers = next(q), next(other_q), next(other_p)
+            side = 1 if numbers[0] <= LEVEL else -1 if numbers[1] <= LEVEL else 0
+            found.append(_decided(row, rows, rule, side, *numbers))
+        else:
+            found.append(_judged(row, rows, rule))
+    return found
+
+
+def _share_copies(rows: Sequence[Measurement]) -> list[bool]:
+    """Returns which rows share copies of equal scale, as many as most of them have, and enough for a test."""
+    counts = [_copies(row) for row in rows]
+    usual = max((count for count in counts if count), key=counts.count, default=0)
+    return [bool(count) and count == usual for count in counts]
+
+
+def _copies(row: Measurement) -> int:
+    """Returns the number of copies that can test a row; 0 if none can."""
+    null = row.null
+    usable = null is not None and row.value is not None and row.side in (">=", "<=")
+    if not usable or row.scope == "any data" or null is None or null.kind != EQUAL_SCALE:
+        return 0
+    return len(null.draws) if LEVEL * (1 + len(null.draws)) >= 1 and len(set(null.draws)) > 1 else 0
+
+
+def against_copies(rows: Sequence[Measurement]) -> list[tuple[float, int]]:
+    """Tests rows that share their copies of equal scale as one family.
+
+    Args:
+        rows: rows with a side, whose first nulls have equally many draws.
+    Returns:
+        For each row the p-value of both sides, adjusted by the studentised maximum, and 1 if the value lies
+        on the predicted side of its copies, -1 if on the other one.
+    """
+    nulls = [row.null for row in rows if row.null is not None]
+    if not nulls:
+        return []
+    values = np.array([row.value if null.value is None else null.value for row, null in zip(rows, nulls)])
+    draws = np.array([null.draws for null in nulls]).T
+    above = studentised(values, draws)[0] > 0
+    p = studentised_maximum(values, draws)
+    return [(float(each), 1 if up == (row.side == ">=") else -1) for each, up, row in zip(p, above, rows)]
 
 
 def side_of_null(row: Measurement, null: Null | None = None, draws: int = RANGE_DRAWS) -> int | None:
@@ -216,44 +316,64 @@ def _other_p(row: Measurement, rows: Sequence[Measurement]) -> float | None:
     return None if other is None else over_seeds([with_columns(each, side=other) for each in rows]).p
 
 
-def _judged(
-    row: Measurement,
-    rows: tuple[Measurement, ...],
-    rule: Rule,
-    test: tuple[float, float, float | None] | None,
-) -> Judged:
-    """Judges one measurement; ``test`` holds both adjusted p-values and the p-value on the other side."""
+def _judged(row: Measurement, rows: tuple[Measurement, ...], rule: Rule) -> Judged:
+    """Judges one measurement that has no p-value."""
     if row.value is None:
         return Judged(row, rows, "not measured", reason=row.reason)
     if row.scope == "any data":
         return Judged(row, rows, "not tested", reason=ABOUT_ANY_DATA)
-    q, other_q, other_p = test or (None, None, None)
-    if q is not None and other_q is not None:
-        side = 1 if q <= LEVEL else -1 if other_q <= LEVEL else 0
-    else:
-        side = None if rule.first_draws is None else side_of_null(row, draws=rule.first_draws)
-    second = row.nulls[1] if len(row.nulls) > 1 else None
+    side = None if rule.first_draws is None else side_of_null(row, draws=rule.first_draws)
     if side is None:
         outcome = "too few draws" if _lacks_draws(row) else "not tested"
         return Judged(row, rows, outcome, reason=reason_without_p(row, _seeds(rows)))
+    return _decided(row, rows, rule, side, None, None, None)
+
+
+def _decided(
+    row: Measurement,
+    rows: tuple[Measurement, ...],
+    rule: Rule,
+    side: int,
+    q: float | None,
+    other_q: float | None,
+    other_p: float | None,
+) -> Judged:
+    """Judges one measurement that leaves its first null on a side, or stays within it (0)."""
     decided = {"row": row, "rows": rows, "side": side, "q": q, "other_q": other_q}
-    against = None if second is None else _side_of_second(row, rows, second, rule)
-    if second is not None and against is None:
-        reason = f"no test: {second.kind}, the second null, has too few draws"
+    against = {null.kind: _side_of_second(row, rows, null, rule) for null in _further(row)}
+    if missing := [kind for kind, each in against.items() if each is None and kind not in NETWORKS]:
+        reason = f"no test: {missing[0]}, the second null, has too few draws"
         return Judged(**{**decided, "side": None}, outcome="too few draws", reason=reason)
     if side == 0:
         unadjusted = any(p is not None and p <= LEVEL for p in (row.p, other_p))
         remark = f"p is at most {LEVEL:g}, but not when adjusted for the family" if unadjusted else ""
         return Judged(**decided, outcome="not significant", remark=remark)
-    if against == 0:
-        return Judged(**decided, outcome="matched by a second null")
-    if against == -side:
-        return Judged(**decided, outcome="nulls conflict")
+    if contrary := tuple(kind for kind, each in against.items() if each == -side):
+        return Judged(**decided, outcome="nulls conflict", nulls=contrary)
+    if matching := tuple(kind for kind, each in against.items() if each == 0):
+        return Judged(**decided, outcome="matched by a second null", nulls=matching)
     if not rule.every_seed and _seeds_differ(rows):
         return Judged(
             **decided, outcome="not significant", remark="seeds lie on both sides of the median of a null"
         )
     return Judged(**decided, outcome="as predicted" if side == 1 else "opposite")
+
+
+def _further(row: Measurement) -> list[Null]:
+    """Returns the nulls behind the first that take part in a decision. A null whose draws all equal the value
+    cannot test it: rotation keeps every quantity of the spectrum.
+    """
+    copies = row.null is not None and row.null.kind in COPIES
+    further = []
+    for null in row.nulls[1:]:
+        shown = null.kind.startswith(PERMUTED_LABELS) or (null.kind == UNTRAINED and copies)
+        value = row.value if null.value is None else null.value
+        same = value is not None and all(
+            math.isclose(draw, value, rel_tol=1e-4, abs_tol=1e-12) for draw in null.draws
+        )
+        if not shown and not (null.kind in COPIES and (same or len(null.draws) < FEW_COPIES)):
+            further.append(null)
+    return further
 
 
 def _seeds(rows: Sequence[Measurement]) -> int:
@@ -275,11 +395,12 @@ def _side_of_second(row: Measurement, rows: Sequence[Measurement], second: Null,
     """Returns the side of the second null on which the mean over seeds lies, as :func:`side_of_null`; 0 if
     the seeds do not bear it out (:attr:`Rule.every_seed`).
     """
-    side = side_of_null(row, second, rule.second_draws)
+    draws = FEW_COPIES if second.kind in COPIES else rule.second_draws
+    side = side_of_null(row, second, draws)
     if not side or not rule.every_seed:
         return side
     pairs = _compared(rows, second.kind)
-    own = [side_of_null(row, null, rule.second_draws) for row, null in pairs]
+    own = [side_of_null(row, null, draws) for row, null in pairs]
     if len(pairs) < 2 or all(one == side for one in own):
         return side
     ends = student_interval([null.value - null.median for _, null in pairs if null.value is not None])

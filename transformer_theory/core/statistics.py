@@ -412,6 +412,12 @@ def reason_without_p(row: Measurement, networks: int = 1) -> str:
             f"no p-value: {counted(networks, 'trained network')} and {draws} untrained ones are too few; add "
             "seeds"
         )
+    elif row.null.kind == EQUAL_SCALE:
+        needed = math.ceil(1 / LEVEL) - 1
+        copies = counted(draws, "copy", "copies")
+        return (
+            "" if draws >= needed else f"no p-value: there are {copies} of the network, {needed} are needed"
+        )
     else:
         smallest = 1 / (1 + draws)
         needed = math.ceil(1 / SMALLEST_P) - 1
@@ -477,7 +483,8 @@ def over_seeds(rows: Sequence[Measurement]) -> Measurement:
         if null.kind == UNTRAINED:
             p = rank_sum_p(values, null.draws, summary.side, predicted=summary.predicted)
         else:
-            p = null.p(summary.value, summary.side, predicted=summary.predicted)
+            value = summary.value if null.value is None else null.value
+            p = null.p(value, summary.side, predicted=summary.predicted)
     return dataclasses.replace(
         summary, p=p, agreement=agreement(mean, summary.predicted, None if null is None else null.median)
     )

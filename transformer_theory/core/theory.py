@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+SMALLEST_EFFECT = 0.05
+"""Smallest effect in a network that is worth a sentence: a twentieth of the way from the copies to the
+prediction or the bound, or of the median of the copies."""
+
+
 @dataclass(frozen=True)
 class Unsupported:
     """Returned for data that a theory cannot use.
@@ -102,6 +107,8 @@ class InNetworks:
             predicts neither, and then the headline is shown beside its null without a test.
         responses: tests on synthetic inputs.
         meaning: what the headline is, and which value means what, in a clause without a full stop.
+        smallest_effect: smallest effect (:attr:`.Judged.effect`) that is worth a sentence. It was fixed on
+            the networks of the digits, not on those that are reported, see docs/statistics.md.
     """
 
     metrics: Callable[[], tuple[Metric, ...]]
@@ -109,6 +116,7 @@ class InNetworks:
     side: Side | None = ">="
     responses: tuple[Response, ...] = ()
     meaning: str = ""
+    smallest_effect: float = SMALLEST_EFFECT
 
 
 @dataclass(frozen=True)

@@ -120,8 +120,6 @@ def with_intervals(rows: Sequence[Measurement], whole: Rows, without: Sequence[R
         if row.value is None or row.interval is not None or centre is None or len(found) < len(without):
             return row
         half = jackknife_half_width(found)
-        if not half:  # a quantity of the weights
-            return row
         low, high = row.bounds or (None, None)
         ends = (
             centre - half if low is None else max(low, centre - half),

@@ -24,7 +24,7 @@ from ..core.result import Result
 from ..core.statistics import EQUAL_SCALE, LEVEL, in_order, over_heads, over_seeds
 from ..core.table import grouped
 from ..core.theory import SMALLEST_EFFECT, Theory
-from .pooling import COMPARE, NETWORK, PROBE, REACH, Aggregate, Entry
+from .pooling import COMPARE, PROBE, REACH, Aggregate, Entry
 
 View = Literal["raw tokens", "features", "network"]
 VIEWS: tuple[View, ...] = ("raw tokens", "features", "network")
@@ -245,9 +245,9 @@ class Quantity:
         headline: whether it is the headline of its theory, so that its p-value is adjusted over the theories.
         meaning: what a headline is, in words.
         smallest_effect: see :class:`.InNetworks`.
-        beyond: places of a headline that are beyond their copies of equal scale on the predicted side, those
-            the farthest first: significant in the family of all places of
-            all headlines, and with an interval over inputs beyond 95 % of the copies.
+        beyond: places of a headline that are beyond their copies of equal scale on the predicted side, the
+            farthest first: significant in the family of all places of all headlines, and with an interval
+            over inputs beyond 95 % of the copies.
         tested: number of places of a headline in this family.
     """
 
@@ -279,7 +279,135 @@ class Quantity:
         return self.judged.row
 
     @property
-    def notable(found: Sequence[Quantity]) -> list[Quantity]:
+    def is_large(self) -> bool:
+        """Whether the mean leaves its nulls by an effect that is worth a sentence."""
+        effect = self.judged.effect
+        decided = self.judged.outcome in ("as predicted", "opposite")
+        return decided and (effect is None or abs(effect) >= self.smallest_effect)
+
+    @property
+    def places(self) -> str:
+        """The number of places in words: ``"16 heads in 4 layers"``."""
+        layers = {row.layer for row in self.rows} - {None}
+        heads = sum(row.head is not None for row in self.rows)
+        if heads:
+            return f"{format.counted(heads, 'head')} in {format.counted(len(layers), 'layer')}"
+        return format.counted(len(layers), "layer") if layers else "the network"
+
+
+def is_of_one_network(result: Result) -> bool:
+    """Returns whether a result is one measurement of one network, not a curve over the steps of
+    a training.
+    """
+    steps = {row.step for row in result.table} - {None}
+    return (
+        result.name == PROBE
+        and len(steps) <= 1
+        and len({row.model for row in result.table}) <= 1
+        and bool(len(result.table))
+    )
+
+
+def quantities(result: Result, theories: Sequence[Theory]) -> list[Quantity]:
+    """Returns the quantities of a network in the order of the theories; those of no theory come last.
+
+    The headline of a theory has the side that the theory expects.
+    """
+    known = {theory.name: theory.in_networks for theory in theories if theory.in_networks is not None}
+    titles = {theory.name: theory.title for theory in theories}
+    groups = grouped(result.table, lambda row: (row.theory, row.quantity, row.setting))
+    found: list[Quantity] = []
+    tested: list[int] = []  # numbers of the headlines on the inputs of the user
+    for (theory, name, setting), rows in groups.items():
+        own = known.get(theory)
+        own = own if own is not None and name == own.headline else None
+        mean, places = _places([row for row in rows if row.value is not None])
+        if own is not None and not setting:
+            places = [replace(row, side=own.side) for row in places]
+            mean = replace(mean, side=own.side) if mean is not None else None
+            tested.append(len(found))
+        mean = over_heads(places) if mean is None and places else mean
+        summary = rows[0] if mean is None else over_seeds([replace(mean, nulls=in_order(mean.nulls))])
+        (judged,) = judge([(summary, (summary,))], ONE_NETWORK)
+        judged = replace(judged, q=None, other_q=None)  # only headlines are a family
+        quantity = Quantity(theory, titles.get(theory, theory), name, setting, tuple(places), judged)
+        if own is not None:
+            quantity = replace(quantity, meaning=own.meaning, smallest_effect=own.smallest_effect)
+        found.append(quantity)
+    for index, quantity in zip(tested, _beyond_copies([found[index] for index in tested])):
+        found[index] = quantity
+    order = {theory.name: index for index, theory in enumerate(theories)}
+    return sorted(found, key=lambda quantity: order.get(quantity.theory, len(order)))
+
+
+def _places(rows: Sequence[Measurement]) -> tuple[Measurement | None, list[Measurement]]:
+    """Separates the rows of a quantity into the mean over its places, if it has a row, and the places."""
+    means = [row for row in rows if row.layer is None and row.head is None]
+    places = [row for row in rows if row.layer is not None or row.head is not None]
+    return (means[0] if means and places else None), places or means[:1]
+
+
+def _beyond_copies(found: Sequence[Quantity]) -> list[Quantity]:
+    """Returns headlines with the places that leave their copies of equal scale (:attr:`Quantity.beyond`)."""
+    draws = [
+        (index, row, row.null.draws)
+        for index, each in enumerate(found)
+        for row in each.rows
+        if row.side in ("<=", ">=") and row.null is not None and row.null.kind == EQUAL_SCALE
+    ]
+    counts = Counter(len(each) for _, _, each in draws if len(set(each)) > 1)
+    usual = max(counts, key=lambda count: counts[count], default=0)
+    if LEVEL * (1 + usual) < 1:
+        return list(found)
+    family = [(index, row) for index, row, each in draws if len(each) == usual]
+    beyond: dict[int, list[Measurement]] = {}
+    for (index, row), (p, side) in zip(family, against_copies([row for _, row in family])):
+        if p <= LEVEL and side == 1 and _is_stable(row):
+            beyond.setdefault(index, []).append(row)
+    tested = Counter(index for index, _ in family)
+    return [
+        replace(each, beyond=tuple(sorted(beyond.get(index, ()), key=_nearness)), tested=tested[index])
+        for index, each in enumerate(found)
+    ]
+
+
+def _is_stable(row: Measurement) -> bool:
+    """Returns whether the interval of a row over inputs lies beyond 95 % of its copies."""
+    if row.interval is None or row.null is None:
+        return False
+    low, high = np.quantile(row.null.draws, (LEVEL, 1 - LEVEL))
+    return bool(row.interval[0] > high if row.side == ">=" else row.interval[1] < low)
+
+
+def _nearness(row: Measurement) -> float:
+    """Returns minus the distance from the mean of the copies, in their standard deviations."""
+    draws = np.array(row.null.draws if row.null is not None else (0.0,))
+    return -abs((row.value or 0.0) - float(draws.mean())) / max(float(draws.std()), 1e-12)
+
+
+def headlines(found: Sequence[Quantity], theories: Sequence[Theory]) -> list[Quantity]:
+    """Returns the headline of each theory, with p-values adjusted over the theories; theories without any row
+    are left out.
+    """
+    chosen = []
+    for theory in theories:
+        own = [quantity for quantity in found if quantity.theory == theory.name]
+        if theory.in_networks is None or not own:
+            continue
+        name = theory.in_networks.headline
+        named = sorted(
+            (each for each in own if each.name == name), key=lambda each: (not each.rows, each.setting)
+        )
+        reason = next((each.judged.reason for each in own if not each.rows), "not measured in this network")
+        missing = Measurement(theory.name, "in network", name, None, reason=reason)
+        judged = Judged(missing, (), "not measured", reason=reason)
+        nothing = Quantity(theory.name, theory.title, name, "", (), judged)
+        chosen.append(named[0] if named else nothing)
+    family = judge([(each.mean, each.judged.rows) for each in chosen], ONE_NETWORK)
+    return [replace(each, judged=judged, headline=True) for each, judged in zip(chosen, family)]
+
+
+def notable(found: Sequence[Quantity]) -> list[Quantity]:
     """Returns the headlines with places beyond their copies, the largest share first."""
     chosen = [each for each in found if each.beyond]
     return sorted(chosen, key=lambda each: -len(each.beyond) / each.tested)

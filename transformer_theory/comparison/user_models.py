@@ -5,10 +5,12 @@ Metrics measure every attention and every block in passes over the inputs, the t
 networks of the same kind and random weights. A quantity that cannot be measured has one row with the reason.
 """
 
+import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +22,20 @@ from .. import __version__
 from ..core.errors import first_line
 from ..core.journal import Pieces
 from ..core.result import Result, provenance
-from ..core.statistics import HEADLINE_DRAWS, evenly_spaced
+from ..core.statistics import EQUAL_SCALE, HEADLINE_DRAWS, evenly_spaced
 from ..core.theory import Theory
 from ..core.validation import integers
 from ..data import Images
 from ..metrics.token_layout import TokenLayout
+from ..models.copies import Copies
 from ..models.user_model import UserModel, checked
 from ..probes.attention_maps import attention_maps, first_samples
 from ..probes.cost import MeasurementPlan, estimate, plan
-from ..probes.evaluation import evaluation, logits_of, on_device
+from ..probes.evaluation import device_of, evaluation, logits_of, on_device
 from ..probes.in_use import reserving
 from ..probes.main_input import MainInput, main_input
 from ..probes.measure import measure_network, metrics_of, with_general
+from ..probes.memory import available_memory
 from ..probes.modules import check_stored
 from ..probes.passes import Inputs, batches, count, run, selected
 from ..theories import choose
@@ -39,6 +43,8 @@ from ..theories import choose
 # sequences of ids, whose nulls cost most; images and tokens, fewer for a network above SMALL
 SEQUENCES, IMAGES, FEW_IMAGES = 8, 128, 64
 SMALL = 5_000_000  # parameters of a small network
+MEMORY_SHARE = 0.5  # of the memory that is available, if the user names none
+SYNTHETIC_PASSES = 25.0  # forward passes of all theories' tests for each synthetic sequence
 NETWORKS = 99  # copies of equal scale: the smallest p-value of a family is 1/100
 MINUTES = 10.0  # time of a measurement if the user names none
 CAUSAL_RTOL = 1e-2  # largest relative change of earlier logits by the last id; half precision rounds to 4e-3
@@ -198,8 +204,25 @@ def measure_user_model(
 
         def planned() -> dict[str, Any]:
             progress("memory and time of one sequence")
-            cost = estimate(network, data, lambda: with_general(metrics_of(chosen)), labels=labels, **known)
-            return asdict(plan(cost, sequences=count(data), copies=networks, memory=memory, minutes=minutes))
+            cost = estimate(
+                network,
+                data,
+                lambda: with_general(metrics_of(chosen)),
+                labels=labels,
+                copy=partial(_one_copy, network) if networks else None,
+                **known,
+            )
+            free = MEMORY_SHARE * available_memory(device_of(network))
+            return asdict(
+                plan(
+                    cost,
+                    sequences=count(data),
+                    copies=networks,
+                    memory=free if memory is None else memory * 2**30,
+                    minutes=minutes,
+                    synthetic=SYNTHETIC_PASSES * any(theory.in_networks.responses for theory in chosen),
+                )
+            )
 
         sizes = MeasurementPlan(**pieces.values("plan", planned))
         progress(str(sizes))
@@ -245,6 +268,12 @@ def measure_user_model(
     if pieces.journal is not None:
         pieces.journal.path.unlink(missing_ok=True)
     return Result("probe", record, table, maps, sources=sources, provenance=provenance())
+
+
+def _one_copy(network: nn.Module) -> None:
+    """Makes one copy of a network, if it has any."""
+    with contextlib.suppress(ValueError):
+        Copies(network).draw(EQUAL_SCALE, 0)
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> str:

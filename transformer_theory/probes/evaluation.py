@@ -54,16 +54,18 @@ def on_device(model: nn.Module, device: str | torch.device | None) -> Iterator[N
             model.to(own.pop())
 
 
+def device_of(model: nn.Module) -> torch.device:
+    """Returns the device of a model: that of its first parameter or buffer; the CPU if it has none."""
+    return next((x.device for x in (*model.parameters(), *model.buffers())), torch.device("cpu"))
+
+
 def converted_inputs(model: nn.Module, inputs: Tensor) -> Tensor:
     """Moves inputs ``[n, ...]`` to the device of a model and converts them, if they are floats, to its
     precision.
     """
-    parameter = next(model.parameters(), torch.empty(0))
-    return (
-        inputs.to(parameter.device, parameter.dtype)
-        if inputs.is_floating_point()
-        else inputs.to(parameter.device)
-    )
+    device = device_of(model)
+    dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
+    return inputs.to(device, dtype) if inputs.is_floating_point() else inputs.to(device)
 
 
 def forward(model: nn.Module, inputs: Tensor) -> Any:

@@ -22,6 +22,7 @@ from ..core.measurement import Measurement, Null
 from ..core.metric import Metric
 from ..core.statistics import (
     COPIES,
+    EQUAL_SCALE,
     HEADLINE_DRAWS,
     NETWORKS,
     UNTRAINED,
@@ -124,21 +125,21 @@ def measure_network(
         )
 
     n = count(inputs)
-    tested = evenly_spaced(n, plan.tested)
+    tested = evenly_spaced(n, plan.tested if plan.copies else 0)
     held_out = torch.ones(n, dtype=torch.bool)
     held_out[tested] = False
-    others = held_out.nonzero().squeeze(1)
+    others = held_out.nonzero().squeeze(1) if plan.copies else torch.arange(n)
     title = f"metrics of {len(theories)} theories"
     rows = stored(("metrics",), lambda: rows_of(model, draws=draws, said=title))
     beside: list[Measurement] = []
-    if len(tested) < n:
+    if 0 < len(tested) < n:
         progress("the inputs of the copies")
         beside = stored(("beside",), lambda: rows_of(model, tested))
     drawn = measure_randomised(
         model,
         lambda network: rows_of(network, tested),
         beside or rows,
-        planned=plan.networks,
+        planned={EQUAL_SCALE: plan.copies, **plan.other_copies},
         deadline=deadline,
         families=partial(_tested_values, theories),
         seed=seed,

@@ -79,6 +79,8 @@ def measure_randomised(
         progress: receives a line per copy.
     """
     found = Randomised()
+    if not any(planned.values()):
+        return found
     try:
         copies: Copies | None = Copies(network)
     except ValueError as error:

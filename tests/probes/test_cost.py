@@ -1,0 +1,462 @@
+"""The cost of a measurement, the memory that is counted and that is free, and the plan that fits a budget."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from transformer_theory.core.metric import Metric
+from transformer_theory.core.statistics import EQUAL_NORM, EQUAL_SPECTRUM, HELD_INPUTS, UNTRAINED
+from transformer_theory.metrics.networks import AttentionStatistics, Geometry
+from transformer_theory.probes import cost as costs
+from transformer_theory.probes import memory
+from transformer_theory.probes.cost import SPARE, Cost, Part, Work, estimate, plan
+from transformer_theory.probes.memory import TensorMemory, available_memory
+
+MIB, GIB = 2**20, 2**30
+
+
+def work(fixed: float = 0.0, each: float = 0.0, *, size: float = 0.0) -> Work:
+    return Work(Part(fixed, each), Part(0.0, size))
+
+
+def made_up(
+    *, forward=0.1, update=1.0, drawn=2.0, fixed=0.0, size=GIB, kept=0.0, weights=0, copy=0.0
+) -> Cost:
+    """Seconds per sequence of a pass, of a measured one and of one with draws; bytes per sequence."""
+    nothing = work()
+    return Cost(
+        work(0.0, forward, size=0.0),
+        work(fixed, update, size=size),
+        nothing,
+        work(fixed, drawn, size=size),
+        nothing,
+        Part(0.0, kept),
+        weights,
+        copy,
+    )
+
+
+# --- memory
+
+
+def test_the_peak_of_a_case_made_by_hand():
+    x = torch.zeros(MIB)  # 4 MiB, before the block
+    with TensorMemory() as counted:
+        y = x + 1  # 4
+        z = torch.cat([y, y])  # 4 + 8
+        view = z[: MIB // 2].reshape(2, -1)  # the same storage
+        del y  # 8
+        s = z.sum()  # and four bytes
+        del z  # the view keeps the storage
+        live = counted.live
+        w = view.double()  # 8 + 4
+        del view, w, s
+        y = x.neg()
+    assert live == 8 * MIB + 4
+    assert counted.peak == 12 * MIB + 4
+    assert counted.live == 4 * MIB
+    del y
+    assert counted.live == 0
+
+
+def test_tensors_from_before_are_not_counted_even_if_an_operation_returns_them():
+    x = torch.zeros(MIB)
+    with TensorMemory() as counted:
+        x.t().add_(1)
+        x.view(2, -1)[0].mul_(2)
+    assert counted.peak == 0
+
+
+def test_storages_of_one_address_are_counted_anew():
+    with TensorMemory() as counted:
+        for _ in range(5):
+            torch.zeros(MIB)
+    assert counted.peak == 4 * MIB
+    assert counted.live == 0
+
+
+@pytest.fixture
+def system(tmp_path, monkeypatch):
+    """Files of a system that the test writes."""
+    files = {name: tmp_path / name for name in ("meminfo", "max", "current")}
+    monkeypatch.setattr(memory, "MEMINFO", files["meminfo"])
+    monkeypatch.setattr(memory, "GROUPS", ((files["max"], files["current"]),))
+    return files
+
+
+def test_available_memory_is_that_of_the_machine_or_of_the_control_group(system, tmp_path):
+    system["meminfo"].write_text("MemTotal:  9000 kB\nMemAvailable:    5000 kB\n")
+    assert available_memory() == 5_000 * 1024
+    system["max"].write_text("max\n")
+    system["current"].write_text("3000000\n")
+    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 500000\n")
+    assert available_memory() == 5_000 * 1024
+    system["max"].write_text("4000000\n")
+    assert available_memory("cpu") == 4_000_000 - 3_000_000 + 500_000
+
+
+def test_available_memory_of_a_system_that_does_not_say(system, monkeypatch):
+    monkeypatch.setattr(memory.parallel, "memory", lambda: 10.0 * GIB)
+    assert available_memory() == 5 * GIB
+    monkeypatch.setattr(memory.parallel, "memory", lambda: math.inf)
+    assert available_memory() == 4 * GIB
+
+
+def test_available_memory_of_a_gpu(monkeypatch):
+    calls = {"mem_get_info": (7 * GIB, 80 * GIB), "memory_reserved": 3 * GIB, "memory_allocated": GIB}
+    for name, value in calls.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    assert available_memory("cuda") == 9 * GIB
+
+
+# --- the estimate
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "part"),
+    [
+        (5.0, 7.0, Part(3.0, 2.0)),
+        (5.0, 5.0, Part(5.0, 0.0)),
+        (5.0, 4.0, Part(5.0, 0.0)),
+        (5.0, 12.0, Part(0.0, 6.0)),
+        (5.0, None, Part(0.0, 5.0)),
+    ],
+)
+def test_a_part_through_two_values(one, two, part):
+    assert Part.through(one, two) == part
+
+
+class Network(nn.Module):
+    """A network of one block of attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, tokens, attention_mask=None):
+        return tokens + self.attention(tokens, tokens, tokens, need_weights=False)[0]
+
+
+class Wasteful(Metric):
+    """Keeps 1 MiB and 2 MiB for each sequence of a pass, uses 3 MiB more for each during it, and 16 for the
+    rows; draws need 4 MiB more for each sequence of a pass.
+    """
+
+    kinds = ("attention",)
+
+    def reset(self) -> None:
+        super().reset()
+        self.stored: list[torch.Tensor] = []
+        self.labels: list = []
+
+    def update(self, activations) -> None:
+        n = len(activations.tokens)
+        self.stored.append(torch.zeros((1 + 2 * n) * MIB, dtype=torch.uint8))
+        torch.zeros((3 + 4 * bool(self.draws)) * n * MIB, dtype=torch.uint8)
+        self.labels.append(activations.labels)
+
+    def compute(self, *, draws=0, generator=None):
+        torch.zeros(16 * MIB, dtype=torch.uint8)
+        return ()
+
+
+def test_memory_of_the_parts_of_a_measurement():
+    torch.manual_seed(0)
+    inputs = torch.randn(3, 4, 8)
+    cost = estimate(Network(), inputs, lambda: [Wasteful()], draws=5)
+    small = 0.01 * MIB  # activations of the network
+    assert cost.kept.fixed == pytest.approx(1 * MIB, abs=small)
+    assert cost.kept.each == pytest.approx(2 * MIB, abs=small)
+    assert cost.update.bytes.fixed == pytest.approx(1 * MIB, abs=small)
+    assert cost.update.bytes.each == pytest.approx(5 * MIB, abs=small)
+    assert cost.update_drawn.bytes.each == pytest.approx(9 * MIB, abs=small)
+    assert cost.compute.bytes.fixed == pytest.approx(17 * MIB, abs=small)
+    assert cost.compute.bytes.each == pytest.approx(2 * MIB, abs=small)
+    assert cost.forward.bytes.of(1) < small
+    assert cost.weights == 4 * (4 * 8 * 8 + 4 * 8)
+    # four sequences in two passes: 1 + 2 * 2 kept, then a pass of two; the rows need 17 + 2 * 4
+    assert cost.bytes(4, 2) == pytest.approx(25 * MIB, abs=0.1 * MIB)
+    assert cost.bytes(4, 4, drawn=True) == pytest.approx(37 * MIB, abs=0.1 * MIB)
+
+
+def clock_of(monkeypatch) -> SimpleNamespace:
+    """Replaces the clock by one that only the test moves."""
+    clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
+    monkeypatch.setattr(costs, "time", clock)
+    return clock
+
+
+class Slow(Metric):
+    """Takes 10 s for the first pass ever, then 2 s and 3 s for each sequence, with draws 5 s more for each;
+    the rows take 4 s and 1 s per sequence, with draws twice that.
+    """
+
+    kinds = ("attention",)
+    first = True
+    passes: list
+
+    def __init__(self, clock, passes):
+        self.clock, self.passes, self.seen = clock, passes, 0
+        super().__init__()
+
+    def reset(self) -> None:
+        super().reset()
+        self.seen = 0
+
+    def update(self, activations) -> None:
+        n = len(activations.tokens)
+        self.clock.now += 2 + 3 * n + 5 * n * bool(self.draws) + 10 * Slow.first
+        Slow.first = False
+        self.seen += n
+        self.passes.append((n, self.draws, activations.labels))
+
+    def compute(self, *, draws=0, generator=None):
+        self.clock.now += (4 + self.seen) * (2 if draws else 1)
+        return ()
+
+
+def test_seconds_of_the_parts_of_a_measurement_without_the_first_call(monkeypatch):
+    clock, passes = clock_of(monkeypatch), []
+    monkeypatch.setattr(Slow, "first", True)
+
+    def copy():
+        clock.now += 0.25
+
+    inputs, labels = torch.randn(3, 4, 8), torch.tensor([1, 1, 0])
+    cost = estimate(
+        Network(), inputs, lambda: [Slow(clock, passes)], labels=labels, draws=7, copy=copy, patience=60
+    )
+    assert cost.update.seconds == Part(2.0, 3.0)
+    assert cost.compute.seconds == Part(4.0, 1.0)
+    assert cost.update_drawn.seconds == Part(2.0, 8.0)
+    assert cost.compute_drawn.seconds == Part(8.0, 2.0)
+    assert cost.forward.seconds == Part(0.0, 0.0)
+    assert cost.copy == 0.25
+    assert [(n, draws) for n, draws, _ in passes] == [(1, 0), (2, 0), (1, 0), (2, 0), (1, 7), (1, 7)]
+    assert passes[1][2].tolist() == [1, 0]  # two classes
+    # 5 sequences in passes of two: three passes, and the rows
+    assert cost.seconds(5, 2) == 3 * 2 + 5 * 3 + 4 + 5
+    assert cost.seconds(5, 2, drawn=True) == 3 * 2 + 5 * 8 + 8 + 10
+
+
+def test_a_dear_sequence_is_measured_once_and_counts_as_it_is(monkeypatch):
+    clock, passes = clock_of(monkeypatch), []
+    monkeypatch.setattr(Slow, "first", False)
+    cost = estimate(Network(), torch.randn(3, 4, 8), lambda: [Slow(clock, passes)], draws=7, patience=9)
+    assert [(n, draws) for n, draws, _ in passes] == [(1, 0), (1, 7)]
+    assert cost.update.seconds == Part(0.0, 5.0)
+    assert cost.compute.seconds == Part(0.0, 5.0)
+    assert cost.update_drawn.seconds == Part(0.0, 10.0)
+    assert cost.compute_drawn.seconds == Part(0.0, 10.0)
+
+
+def test_the_longest_sequence_and_one_of_another_class_are_measured():
+    mask = (torch.arange(5) < torch.tensor([[2], [5], [5], [3], [4]])).long()
+    inputs = {"tokens": torch.randn(5, 5, 8), "attention_mask": mask}
+    chosen = costs._longest(inputs, torch.tensor([0, 1, 1, 0, 1]))
+    assert chosen.tolist() == [1, 3]
+    assert costs._longest(inputs, None).tolist() == [1, 4]
+    assert costs._longest(torch.randn(1, 4, 8), None).tolist() == [0]
+    assert costs._longest(torch.randn(4, 4, 8), None).tolist() == [0, 1]
+
+
+def test_one_sequence_and_a_network_without_attention():
+    network = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(3)))
+    cost = estimate(network, torch.randn(1, 4, 8), lambda: [AttentionStatistics(), Geometry()], draws=0)
+    assert cost.update.seconds.fixed == 0.0
+    assert cost.update_drawn == cost.update
+    assert cost.weights == 4 * 3 * (64 + 8)
+
+
+def test_the_random_state_and_the_mode_are_kept():
+    network = Network().train()
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    estimate(network, torch.ones(2, 4, 8), lambda: [AttentionStatistics()], draws=2)
+    assert torch.equal(torch.rand(4), expected)
+    assert network.training
+
+
+# --- the plan
+
+
+def test_all_copies_fit_on_half_of_the_sequences():
+    # 64 x 2 + 32 + (99 + 27 + 3) x 32 = 4,288 s, and 9 x 32 x .1 for the held inputs
+    chosen = plan(made_up(), sequences=64, memory=40 * GIB, minutes=80)
+    assert (chosen.sequences, chosen.tested, chosen.copies) == (64, 32, 99)
+    assert chosen.other_copies == {HELD_INPUTS: 9, EQUAL_SPECTRUM: 9, EQUAL_NORM: 9, UNTRAINED: 3}
+    assert chosen.seconds == pytest.approx(64 * 2 + 32 + 129 * 32 + 9 * 32 * 0.1)
+    assert chosen.batch == 32
+    assert chosen.bytes == 32 * GIB
+    assert chosen.reason == ""
+
+
+def test_fewer_sequences_are_tested_before_there_are_fewer_copies():
+    # the budget is 60 x 30 x .9 = 1,620 s: of t tested 128 + t (1 + 129 + .9) <= 1,620 for t <= 11
+    chosen = plan(made_up(), sequences=64, memory=40 * GIB, minutes=30)
+    assert (chosen.sequences, chosen.tested, chosen.copies) == (64, 11, 99)
+    assert sum(chosen.other_copies.values()) == 30
+    assert chosen.seconds <= 60 * 30 * (1 - SPARE)
+    assert str(chosen) == (
+        "batches of 32, 64 sequences, 99 copies on 11 of them; about 26 minutes and 32 GiB"
+    )
+
+
+def test_further_copies_get_what_is_left():
+    # 576 s: 128 + 4 + 99 x 4 = 528; two copies with held inputs of 4.4 s, and so on until 48 s are spent
+    chosen = plan(made_up(), sequences=64, memory=40 * GIB, minutes=576 / 54)
+    assert (chosen.sequences, chosen.tested, chosen.copies) == (64, 4, 99)
+    assert chosen.other_copies == {HELD_INPUTS: 9, EQUAL_SPECTRUM: 2}
+    assert chosen.seconds == pytest.approx(528 + 9 * 4.4 + 2 * 4)
+
+
+def test_the_network_itself_has_fewer_sequences_before_there_are_fewer_copies():
+    # 486 s: 4 tested sequences need 400; 64 x 2 more do not fit, 32 x 2 do
+    chosen = plan(made_up(), sequences=64, memory=40 * GIB, minutes=9)
+    assert (chosen.sequences, chosen.tested, chosen.copies) == (32, 4, 99)
+    assert chosen.other_copies == {HELD_INPUTS: 5}  # 22 s are left, 4.4 each
+    # 270 s: 4 tested sequences do not fit, 2 do, beside 32 x 2: 64 + 200
+    chosen = plan(made_up(), sequences=64, memory=40 * GIB, minutes=5)
+    assert (chosen.sequences, chosen.tested, chosen.copies) == (32, 2, 99)
+    assert chosen.other_copies == {HELD_INPUTS: 2}
+
+
+def test_fewer_copies_but_at_least_nineteen():
+    # 54 s: of one sequence 2 + 52 copies
+    chosen = plan(made_up(), sequences=64, memory=40 * GIB, minutes=1)
+    assert (chosen.sequences, chosen.tested, chosen.copies) == (1, 1, 52)
+    assert chosen.other_copies == {}
+    assert chosen.seconds == pytest.approx(54)
+
+
+def test_too_few_minutes_for_a_test():
+    # 18 s: one sequence and 16 copies; 19 copies need 21 s, in 1 minute of which 54 s are planned
+    chosen = plan(made_up(), sequences=64, memory=40 * GIB, minutes=1 / 3)
+    assert (chosen.copies, chosen.tested, chosen.other_copies) == (0, 0, {})
+    assert chosen.reason == "too few minutes for a test: 1 minute would do"
+    assert chosen.sequences == 8  # 16 s of the 18
+    assert plan(made_up(), sequences=64, memory=40 * GIB, minutes=1).copies >= 19
+    assert str(chosen) == (
+        "batches of 8, 8 sequences, too few minutes for a test: 1 minute would do; about 16 s and 8 GiB"
+    )
+
+
+@pytest.mark.parametrize("seconds", [3.0, 11.0, 47.0])
+def test_the_minutes_that_would_do_do(seconds):
+    cost = made_up(update=seconds, drawn=2 * seconds, copy=1.0)
+    short = plan(cost, sequences=2, memory=40 * GIB, minutes=2 * seconds / 54)
+    assert short.copies == 0
+    minutes = int(short.reason.split(": ")[1].split()[0])
+    assert plan(cost, sequences=2, memory=40 * GIB, minutes=minutes).copies >= 19
+    assert plan(cost, sequences=2, memory=40 * GIB, minutes=minutes - 1).copies == 0
+
+
+def test_one_sequence_is_tested_itself():
+    chosen = plan(made_up(), sequences=1, memory=40 * GIB)
+    assert (chosen.batch, chosen.sequences, chosen.tested, chosen.copies) == (1, 1, 1, 99)
+    assert chosen.seconds == pytest.approx(2 + 129 + 9 * 0.1)  # no second measurement of the network
+    assert str(chosen).startswith("batches of 1, 1 sequence, 99 copies; about 2 minutes")
+
+
+def test_two_sequences_one_is_tested():
+    chosen = plan(made_up(), sequences=2, memory=40 * GIB)
+    assert (chosen.sequences, chosen.tested) == (2, 1)
+
+
+def test_the_batch_fits_the_memory():
+    chosen = plan(made_up(weights=GIB), sequences=64, memory=6 * GIB, minutes=80)
+    assert chosen.batch == 4
+    assert chosen.bytes == 5 * GIB  # 4 sequences, and the weights of the copy
+    assert plan(made_up(weights=GIB), sequences=64, copies=0, memory=4 * GIB, minutes=80).batch == 4
+
+
+def test_the_number_of_sequences_fits_the_memory_of_their_states():
+    # states of 1 GiB per sequence: 15 earlier ones and one in the pass fit, 32 do not
+    chosen = plan(made_up(kept=GIB), sequences=64, memory=16 * GIB, minutes=80)
+    assert chosen.sequences == 16
+    assert chosen.bytes <= 16 * GIB
+
+
+def test_a_fixed_part_of_a_pass_is_paid_for_each_pass():
+    cost = made_up(update=0.0, drawn=0.0, fixed=1.0, forward=0.0)
+    chosen = plan(cost, sequences=64, copies=19, memory=8 * GIB, minutes=10, other_copies={})
+    assert (chosen.batch, chosen.tested) == (8, 32)
+    assert chosen.seconds == pytest.approx(8 + 4 + 19 * 4)
+
+
+def test_a_tiny_network_gets_everything():
+    cost = made_up(forward=1e-4, update=1e-3, drawn=2e-3, size=MIB)
+    chosen = plan(cost, sequences=128, memory=GIB)
+    assert (chosen.batch, chosen.sequences, chosen.tested, chosen.copies) == (32, 128, 64, 99)
+    assert str(chosen) == "batches of 32, 128 sequences, 99 copies on 64 of them; about 9 s and 0.0312 GiB"
+
+
+def test_copies_that_nobody_wants():
+    chosen = plan(made_up(), sequences=64, copies=0, memory=40 * GIB)
+    assert (chosen.sequences, chosen.tested, chosen.copies, chosen.other_copies) == (64, 0, 0, {})
+    assert chosen.seconds == 128
+    assert str(chosen) == "batches of 32, 64 sequences, no copies; about 2 minutes and 32 GiB"
+
+
+def test_fewer_copies_that_the_user_wants_are_enough():
+    chosen = plan(made_up(), sequences=1, copies=3, memory=40 * GIB, minutes=6 / 54, other_copies={})
+    assert (chosen.copies, chosen.reason) == (3, "")
+
+
+def test_copies_take_time_to_make():
+    slow = plan(made_up(copy=10.0), sequences=2, memory=40 * GIB, minutes=60, other_copies={})
+    assert slow.seconds == pytest.approx(4 + 1 + 99 * 11)
+
+
+def test_synthetic_sequences_take_at_most_their_share():
+    # 200 passes of .1 s for each sequence; 15 % of 600 s permit 4
+    chosen = plan(made_up(update=0.0, drawn=0.0), sequences=4, memory=40 * GIB, synthetic=200)
+    assert chosen.response_sequences == 3
+    assert chosen.seconds == pytest.approx(3 * 20 + 9 * 2 * 0.1)
+    assert plan(made_up(forward=1e-3), sequences=4, memory=40 * GIB, synthetic=200).response_sequences == 60
+    assert plan(made_up(forward=1.0), sequences=4, memory=40 * GIB, synthetic=200).response_sequences == 0
+    assert plan(made_up(), sequences=4, memory=40 * GIB).response_sequences == 0
+
+
+def test_not_even_one_sequence_fits():
+    with pytest.raises(
+        ValueError, match="one sequence needs 3 GiB of memory beside the network, got 2 GiB; "
+    ):
+        plan(made_up(size=2 * GIB, weights=GIB), sequences=64, memory=2 * GIB)
+    with pytest.raises(ValueError, match="about 22 minutes, got 10 minutes; give more --minutes"):
+        plan(made_up(drawn=1_200.0), sequences=64, memory=40 * GIB)
+
+
+def test_plans_stay_within_the_budget():
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(300):
+        draw = torch.rand(8, generator=generator).tolist()
+        update = 10 ** (4 * draw[0] - 3)
+        cost = made_up(
+            forward=update / 3,
+            update=update,
+            drawn=update * (1 + 3 * draw[1]),
+            fixed=draw[2],
+            size=10 ** (7 + 3 * draw[3]),
+            kept=10 ** (6 + 2 * draw[4]),
+            weights=int(1e9 * draw[5]),
+            copy=draw[6],
+        )
+        n, minutes = 1 + int(100 * draw[7]), 1 + 20 * draw[0]
+        budget = {"memory": 4 * GIB, "minutes": minutes}
+        too_large = cost.bytes(1, 1, drawn=True) + cost.weights > 4 * GIB
+        if too_large or cost.seconds(1, 1, drawn=True) > 60 * minutes * (1 - SPARE):
+            with pytest.raises(ValueError, match="one sequence needs"):
+                plan(cost, sequences=n, **budget)
+            continue
+        chosen = plan(cost, sequences=n, **budget)
+        assert chosen.seconds <= 60 * minutes * (1 - SPARE) + 1e-6
+        assert chosen.bytes <= 4 * GIB
+        assert chosen.tested <= max(1, chosen.sequences // 2)
+        assert chosen.copies == 0 or chosen.copies >= 19
+        assert bool(chosen.reason) == (chosen.copies == 0)
+        assert chosen == plan(cost, sequences=n, **budget)

@@ -1,0 +1,513 @@
+"""The time and the memory of a measurement, estimated before it starts, and the sizes that fit a budget.
+
+:func:`estimate` measures one and two sequences. Every quantity of a pass over b sequences is taken as
+``fixed + each * b``, and so is the work of :meth:`.Metric.compute` after n of them. :func:`plan` chooses
+batches, samples and numbers of copies from it; it measures nothing, so equal costs give equal plans.
+
+Memory is that of tensors: on a GPU its allocator counts, elsewhere :class:`.TensorMemory`.
+"""
+
+import math
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..core.format import counted
+from ..core.metric import Metric
+from ..core.parallel import gib
+from ..core.statistics import EQUAL_NORM, EQUAL_SPECTRUM, HEADLINE_DRAWS, HELD_INPUTS, RANGE_DRAWS, UNTRAINED
+from .evaluation import device_of, evaluation
+from .forward_pass import NoAttention
+from .memory import TensorMemory
+from .passes import Inputs, count, run, selected
+from .probing import probe
+from .token_masks import KEEPS
+
+MINUTES = 10.0
+COPIES_OF_EQUAL_SCALE = 99
+FEWEST_COPIES = RANGE_DRAWS  # p-values down to 1/20
+OTHER_COPIES = {HELD_INPUTS: 9, EQUAL_SPECTRUM: 9, EQUAL_NORM: 9, UNTRAINED: 3}
+LARGEST_BATCH = 32  # more sequences per pass save nothing
+TESTED = (4, 2, 1)  # smallest numbers of sequences that are tested, in the order in which they are tried
+SYNTHETIC = (60, 40, 20, 10, 6, 3)  # sequences of synthetic inputs, of which the first that fits is taken
+SYNTHETIC_SHARE = 0.15  # of the time, which these may take
+SPARE = 0.1  # of the time, for reading, figures and errors of the estimate
+PATIENCE = 15.0  # seconds of one sequence above which a second one is not tried
+
+
+@dataclass(frozen=True)
+class Part:
+    """A quantity of n sequences, ``fixed + each * n``."""
+
+    fixed: float = 0.0
+    each: float = 0.0
+
+    def of(self, n: int) -> float:
+        """Returns the quantity of n sequences."""
+        return self.fixed + self.each * n
+
+    def times(self, factor: float) -> "Part":
+        """Returns the quantity times a factor."""
+        return Part(factor * self.fixed, factor * self.each)
+
+    @classmethod
+    def through(cls, one: float, two: float | None = None) -> "Part":
+        """Returns the quantity from its values for one and two sequences, with no negative part; without the
+        second value, all of it belongs to the sequence.
+
+        >>> Part.through(5.0, 7.0)
+        Part(fixed=3.0, each=2.0)
+        """
+        if two is None:
+            return cls(0.0, one)
+        if two <= one:
+            return cls(max(one, two), 0.0)
+        return cls(2 * one - two, two - one) if two <= 2 * one else cls(0.0, two / 2)
+
+
+@dataclass(frozen=True)
+class Work:
+    """Seconds, and the largest number of bytes above those at the start."""
+
+    seconds: Part = Part()
+    bytes: Part = Part()
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a measurement of a network costs.
+
+    Attributes:
+        forward: a forward pass without metrics.
+        update: a forward pass with all metrics.
+        compute: the rows of the metrics after all passes; bytes include the states.
+        update_drawn, compute_drawn: the same with the null draws of the metrics themselves.
+        kept: bytes of the states of the metrics after a pass.
+        weights: bytes of the parameters and buffers.
+        copy: seconds in which one copy of the network is made.
+    """
+
+    forward: Work
+    update: Work
+    compute: Work
+    update_drawn: Work
+    compute_drawn: Work
+    kept: Part = Part()
+    weights: int = 0
+    copy: float = 0.0
+
+    def seconds(self, n: int, batch: int, *, drawn: bool = False) -> float:
+        """Returns the seconds of a measurement of n sequences, ``batch`` per pass."""
+        update, compute = self._works(drawn)
+        passes = math.ceil(n / batch)
+        return passes * update.seconds.fixed + n * update.seconds.each + compute.seconds.of(n)
+
+    def bytes(self, n: int, batch: int, *, drawn: bool = False) -> float:
+        """Returns the largest number of bytes of a measurement of n sequences: in the last pass, beside the
+        states, or while the rows are computed.
+        """
+        update, compute = self._works(drawn)
+        earlier = n - min(n, batch)
+        states = self.kept.of(earlier) if earlier else 0.0
+        return max(states + update.bytes.of(min(n, batch)), compute.bytes.of(n))
+
+    def _works(self, drawn: bool) -> tuple[Work, Work]:
+        return (self.update_drawn, self.compute_drawn) if drawn else (self.update, self.compute)
+
+
+@dataclass(frozen=True)
+class MeasurementPlan:
+    """Sizes of a measurement.
+
+    Attributes:
+        batch: sequences per forward pass.
+        sequences: sequences on which the network itself is measured, with the null draws of the metrics.
+        tested: sequences of them on which the copies are measured, and the network beside them.
+        copies: number of copies of equal scale; 0: there is no test, see ``reason``.
+        other_copies: number of networks of each further kind.
+        response_sequences: sequences of synthetic inputs; 0: there are no tests on them.
+        seconds, bytes: what all of this needs by the estimate.
+        reason: why there are no copies; empty if there are.
+    """
+
+    batch: int
+    sequences: int
+    tested: int
+    copies: int
+    other_copies: Mapping[str, int]
+    response_sequences: int
+    seconds: float
+    bytes: int
+    reason: str = ""
+
+    def __str__(self) -> str:
+        """Returns the plan in words, without a full stop."""
+        if self.copies:
+            share = f" on {self.tested} of them" if self.tested < self.sequences else ""
+            test = f"{counted(self.copies, 'copy').replace('copys', 'copies')}{share}"
+        else:
+            test = self.reason or "no copies"
+        sizes = f"batches of {self.batch}, {counted(self.sequences, 'sequence')}, {test}"
+        return f"{sizes}; about {_time(self.seconds)} and {gib(self.bytes)}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else counted(round(seconds / 60), "minute")
+
+
+def estimate(
+    model: nn.Module,
+    inputs: Inputs,
+    metrics: Callable[[], Sequence[Metric]],
+    *,
+    labels: Tensor | None = None,
+    draws: int = HEADLINE_DRAWS,
+    copy: Callable[[], object] | None = None,
+    special_ids: Collection[int] | None = None,
+    grid: tuple[int, int] | None = None,
+    patience: float = PATIENCE,
+) -> Cost:
+    """Measures what passes over one and two sequences cost.
+
+    The sequences are the longest one and, if possible, one of another class and another length. The first
+    measurement, under the counter of memory, is not timed. If it takes longer than ``patience``, no second
+    sequence is tried, and everything counts as cost of the sequence.
+
+    Args:
+        model: the network.
+        inputs: its inputs, tensors ``[n, ...]``.
+        metrics: ``() -> metrics``: new metrics at each call. Those of attention are left out of a network
+            without attention.
+        labels: class of each sequence, ``[n]``.
+        draws: number of null draws of the metrics' own nulls.
+        copy: makes one copy of the network, and is timed; None: copies cost no time.
+        special_ids, grid: see :func:`.probe`.
+        patience: seconds.
+    """
+    rows = _longest(inputs, labels)
+    device = device_of(model)
+    chosen = {"special_ids": special_ids, "grid": grid}
+
+    def measured(n: int, draws: int, *, memory: bool) -> "_Laps":
+        part = rows[:n]
+        classes = None if labels is None else labels[part.to(labels.device)]
+        for attention in (True, False):
+            laps = _Laps(device, memory=memory)
+            found = [metric for metric in metrics() if attention or "attention" not in metric.kinds]
+            try:
+                with torch.random.fork_rng(), evaluation(model), laps:
+                    with probe(model, found, draws=draws, **chosen) as p, p.accumulate():
+                        p.labels = classes
+                        run(model, selected(inputs, part))
+                        laps.lap()
+                    laps.lap()
+            except NoAttention:
+                continue
+            return laps
+        raise ValueError("the network must have attention or a list of similar blocks, got neither")
+
+    def plain(n: int, *, memory: bool) -> "_Laps":
+        laps = _Laps(device, memory=memory)
+        with torch.random.fork_rng(), evaluation(model), laps:
+            run(model, selected(inputs, rows[:n]))
+            laps.lap()
+        return laps
+
+    began = time.perf_counter()
+    first = measured(1, 0, memory=True)
+    dear = time.perf_counter() - began > patience
+    sizes = (1, 2) if len(rows) > 1 and not dear else (1,)
+    counted_runs = [first, *(measured(n, 0, memory=True) for n in sizes[1:])]
+    timed = [first] if dear else [measured(n, 0, memory=False) for n in sizes]
+    drawn = measured(1, draws, memory=True) if draws else first
+    timed_drawn = drawn if dear else measured(1, draws, memory=False) if draws else timed[0]
+    forward = [plain(n, memory=True) for n in sizes]
+    forward_timed = [plain(n, memory=False) for n in sizes]
+
+    def work(lap: int) -> Work:
+        return Work(
+            Part.through(*(laps.seconds[lap] for laps in timed)),
+            Part.through(*(laps.peaks[lap] for laps in counted_runs)),
+        )
+
+    update, compute = work(0), work(1)
+    kept = Part.through(*(laps.ends[0] for laps in counted_runs))
+    if copy is not None:
+        began = time.perf_counter()
+        copy()
+        _synchronise(device)
+    return Cost(
+        forward=Work(
+            Part.through(*(laps.seconds[0] for laps in forward_timed)),
+            Part.through(*(laps.peaks[0] for laps in forward)),
+        ),
+        update=update,
+        compute=compute,
+        # draws inside a pass are made for each sequence, those of the rows in proportion to the other work
+        update_drawn=Work(
+            _raised(update.seconds, timed_drawn.seconds[0]), _raised(update.bytes, drawn.peaks[0])
+        ),
+        compute_drawn=Work(
+            _scaled(compute.seconds, timed_drawn.seconds[1]), _scaled(compute.bytes, drawn.peaks[1])
+        ),
+        kept=Part(kept.fixed + max(0.0, drawn.ends[0] - kept.of(1)), kept.each),
+        weights=sum(x.numel() * x.element_size() for x in (*model.parameters(), *model.buffers())),
+        copy=0.0 if copy is None else time.perf_counter() - began,
+    )
+
+
+def _raised(part: Part, one: float) -> Part:
+    """Returns a quantity whose value for one sequence is at least ``one``; the difference is that of each."""
+    return Part(part.fixed, part.each + max(0.0, one - part.of(1)))
+
+
+def _scaled(part: Part, one: float) -> Part:
+    """Returns a multiple of a quantity whose value for one sequence is at least ``one``."""
+    if part.of(1) <= 0:
+        return Part(0.0, one)
+    return part.times(max(1.0, one / part.of(1)))
+
+
+def _longest(inputs: Inputs, labels: Tensor | None) -> Tensor:
+    """Returns the indices of up to two sequences: that with most real tokens, and one of another class and
+    another length, as far as there is one, with most of them.
+    """
+    n = count(inputs)
+    lengths = [0] * n
+    if isinstance(inputs, Mapping):
+        for name, mask in inputs.items():
+            if name in KEEPS and mask.ndim == 2:
+                lengths = (mask > 0).sum(1).tolist()
+    classes = [0] * n if labels is None else labels.tolist()
+    first = max(range(n), key=lambda i: (lengths[i], -i))
+    others = [i for i in range(n) if i != first]
+
+    def preference(i: int) -> tuple[bool, bool, int, int]:
+        return classes[i] != classes[first], lengths[i] != lengths[first], lengths[i], -i
+
+    return torch.tensor([first, *sorted(others, key=preference, reverse=True)[:1]])
+
+
+class _Laps:
+    """Seconds and bytes of the steps inside a ``with`` block.
+
+    Args:
+        device: device of the network.
+        memory: whether memory is counted, which makes operations on a CPU slower.
+
+    Attributes:
+        seconds: of each step.
+        peaks: largest number of bytes in each step, above those at the start of the block.
+        ends: bytes at the end of each step, above those at the start.
+    """
+
+    def __init__(self, device: torch.device, *, memory: bool):
+        self.device = device
+        self.seconds: list[float] = []
+        self.peaks: list[float] = []
+        self.ends: list[float] = []
+        self.memory = TensorMemory() if memory and device.type != "cuda" else None
+
+    def __enter__(self) -> "_Laps":
+        self.seconds, self.peaks, self.ends = [], [], []
+        if self.memory is not None:
+            self.memory.__enter__()
+        _synchronise(self.device)
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+            self._before = torch.cuda.memory_allocated(self.device)
+        self._began = time.perf_counter()
+        return self
+
+    def lap(self) -> None:
+        """Ends a step."""
+        _synchronise(self.device)
+        self.seconds.append(time.perf_counter() - self._began)
+        if self.device.type == "cuda":
+            self.peaks.append(torch.cuda.max_memory_allocated(self.device) - self._before)
+            self.ends.append(torch.cuda.memory_allocated(self.device) - self._before)
+            torch.cuda.reset_peak_memory_stats(self.device)
+        elif self.memory is not None:
+            self.peaks.append(self.memory.peak)
+            self.ends.append(self.memory.live)
+            self.memory.peak = self.memory.live
+        self._began = time.perf_counter()
+
+    def __exit__(self, *error: Any) -> None:
+        if self.memory is not None:
+            self.memory.__exit__(*error)
+
+
+def _synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def plan(
+    cost: Cost,
+    *,
+    sequences: int,
+    copies: int = COPIES_OF_EQUAL_SCALE,
+    memory: float,
+    minutes: float = MINUTES,
+    other_copies: Mapping[str, int] | None = None,
+    synthetic: float = 0.0,
+) -> MeasurementPlan:
+    """Chooses the sizes of a measurement within a budget.
+
+    Sizes shrink in this order until the time suffices: the sequences that are tested, from half of all down
+    to four; the further kinds of copies; the sequences of the network itself, by halves; then the same with
+    two tested sequences, and with one; the copies of equal scale, down to :data:`FEWEST_COPIES`. Batches are
+    the largest power of two that fits into the memory, and there are fewer sequences if the states of all do
+    not fit.
+
+    Args:
+        cost: see :func:`estimate`.
+        sequences: largest number of sequences.
+        copies: number of copies of equal scale that are wanted; 0: none.
+        memory: bytes.
+        minutes: time of the measurement with its page.
+        other_copies: number of networks of each further kind. None: :data:`OTHER_COPIES`.
+        synthetic: forward passes that the tests on synthetic inputs make for each of their sequences; 0:
+            there are no such tests.
+    Raises:
+        ValueError: not even one sequence fits into the memory or the time.
+    """
+    others = OTHER_COPIES if other_copies is None else other_copies
+    return _Planner(cost, memory, minutes, others, synthetic).plan(sequences, copies)
+
+
+@dataclass(frozen=True)
+class _Planner:
+    """What is available, and what sizes need."""
+
+    cost: Cost
+    memory: float
+    minutes: float
+    others: Mapping[str, int]
+    synthetic: float
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that may be planned."""
+        return 60 * self.minutes * (1 - SPARE)
+
+    def plan(self, sequences: int, copies: int) -> MeasurementPlan:
+        sizes = [(n, batch) for n in _halves(sequences) if (batch := self.batch(n, copies)) is not None]
+        if not sizes:
+            raise ValueError(
+                f"one sequence needs {gib(self.bytes(1, 1, copies))} of memory beside the network, got "
+                f"{gib(self.memory)}; give more --memory, or shorten the sequences with --length"
+            )
+        one = sizes[-1][1]
+        if (seconds := self.needed(1, one, 0, 0, {})) > self.seconds:
+            raise ValueError(
+                f"one sequence needs about {_time(seconds / (1 - SPARE))}, got {self.minutes:g} minutes; "
+                "give more --minutes, or shorten the sequences with --length"
+            )
+        sizes = [(n, batch) for n, batch in sizes if self.needed(n, batch, 0, 0, {}) <= self.seconds]
+        if not copies:
+            return self.made(*sizes[0], 0, 0, {})
+        for n, batch, fewest in [(n, batch, fewest) for fewest in TESTED for n, batch in sizes]:
+            for others in (self.others, {}):
+                for tested in range(max(1, n // 2), fewest - 1, -1):
+                    if self.needed(n, batch, tested, copies, others) <= self.seconds:
+                        return self.made(n, batch, tested, copies, others)
+        n, batch = sizes[-1]
+        without = self.needed(n, batch, 1, 0, {})
+        fitting = math.floor((self.seconds - without) / self.of_copy("", 1, batch))
+        least = min(copies, FEWEST_COPIES)
+        if fitting >= least:
+            return self.made(n, batch, 1, fitting, {})
+        minutes = math.ceil(self.needed(n, batch, 1, least, {}) / (1 - SPARE) / 60)
+        reason = f"too few minutes for a test: {counted(minutes, 'minute')} would do"
+        return self.made(*sizes[0], 0, 0, {}, reason)
+
+    def batch(self, n: int, copies: int) -> int | None:
+        """Returns the number of sequences per pass that fits into the memory; None if one does not."""
+        size = 1
+        while size < min(n, LARGEST_BATCH):
+            size *= 2
+        while size and self.bytes(n, min(size, n), copies) > self.memory:
+            size //= 2
+        return min(size, n) or None
+
+    def bytes(self, n: int, batch: int, copies: int) -> float:
+        """Returns the bytes of the network itself with null draws, or of copies, whichever is larger. A copy
+        with held inputs runs beside the network.
+        """
+        itself = self.cost.bytes(n, batch, drawn=True)
+        if not copies:
+            return itself
+        tested = max(1, n // 2)
+        beside = self.cost.bytes(tested, min(batch, tested)) + self.cost.forward.bytes.of(min(batch, tested))
+        return self.cost.weights + max(itself, beside)
+
+    def needed(self, n: int, batch: int, tested: int, copies: int, others: Mapping[str, int]) -> float:
+        """Returns the seconds of the network itself, of the network on the tested sequences, of copies, and
+        of the tests on synthetic inputs.
+        """
+        total = self.cost.seconds(n, batch, drawn=True) + self.responses(batch)[1]
+        if not tested:
+            return total
+        if tested < n:
+            total += self.cost.seconds(tested, min(batch, tested))
+        total += copies * self.of_copy("", tested, batch)
+        return total + sum(number * self.of_copy(kind, tested, batch) for kind, number in others.items())
+
+    def responses(self, batch: int) -> tuple[int, float]:
+        """Returns the number of synthetic sequences and the seconds of the tests on them."""
+        forward = self.cost.forward.seconds
+        each = self.synthetic * (forward.each + forward.fixed / batch)
+        for size in SYNTHETIC if self.synthetic else ():
+            if size * each <= SYNTHETIC_SHARE * 60 * self.minutes:
+                return size, size * each
+        return 0, 0.0
+
+    def of_copy(self, kind: str, tested: int, batch: int) -> float:
+        """Returns the seconds of one copy; held inputs need a forward pass of the network beside it."""
+        size = min(batch, tested)
+        seconds = self.cost.copy + self.cost.seconds(tested, size)
+        if kind == HELD_INPUTS:
+            forward = self.cost.forward.seconds
+            seconds += math.ceil(tested / size) * forward.fixed + tested * forward.each
+        return seconds
+
+    def rest(self, n: int, batch: int, tested: int, copies: int) -> dict[str, int]:
+        """Returns how many further copies the time that is left permits, in the order of their kinds."""
+        found: dict[str, int] = {}
+        for kind, wanted in self.others.items():
+            left = self.seconds - self.needed(n, batch, tested, copies, found)
+            number = min(wanted, math.floor(left / self.of_copy(kind, tested, batch)))
+            if number > 0:
+                found[kind] = number
+        return found
+
+    def made(
+        self, n: int, batch: int, tested: int, copies: int, others: Mapping[str, int], reason: str = ""
+    ) -> MeasurementPlan:
+        """Returns the plan of these sizes, with as many further copies as the time permits."""
+        others = others or (self.rest(n, batch, tested, copies) if copies else {})
+        return MeasurementPlan(
+            batch,
+            n,
+            tested,
+            copies,
+            dict(others),
+            self.responses(batch)[0],
+            self.needed(n, batch, tested, copies, others),
+            math.ceil(self.bytes(n, batch, copies)),
+            reason,
+        )
+
+
+def _halves(n: int) -> list[int]:
+    """Returns n and its halves, down to 1."""
+    sizes = [n]
+    while sizes[-1] > 1:
+        sizes.append(sizes[-1] // 2)
+    return sizes

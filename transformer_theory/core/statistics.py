@@ -414,10 +414,7 @@ def reason_without_p(row: Measurement, networks: int = 1) -> str:
         )
     elif row.null.kind == EQUAL_SCALE:
         needed = math.ceil(1 / LEVEL) - 1
-        copies = counted(draws, "copy", "copies")
-        return (
-            "" if draws >= needed else f"no p-value: there are {copies} of the network, {needed} are needed"
-        )
+        return "" if draws >= needed else f"no p-value: the network has {draws} copies, {needed} are needed"
     else:
         smallest = 1 / (1 + draws)
         needed = math.ceil(1 / SMALLEST_P) - 1

@@ -548,6 +548,8 @@ def _one_network(result: Result, theories: Sequence[Theory]) -> dict[str, Any]:
         "glance": _glance(result, found),
         "statements": network_statements(chosen, found),
         "nothing": NOTHING,
+        "meaning_of_p": MEANING_OF_P,
+        "named_places": NAMED_PLACES,
         "rest": other_outcomes(chosen, found),
         "headlines": tables.network_headlines(chosen),
         "outcomes": {
@@ -588,10 +590,12 @@ def head_of_network(result: Result) -> dict[str, Any]:
         else ""
     )
     lead = f"{name}{' has ' if facts else ''}{facts}. It was measured on {inputs}{correct}."
+    copies = settings.get("copies") or {}
     below = [
-        f"{settings['untrained_networks']} networks with random weights beside it"
-        if settings.get("untrained_networks")
-        else ""
+        ", ".join(f"{number} {kind}" for kind, number in copies.items()) + " beside it" if copies else "",
+        f"copies on {format.counted(settings['tested_sequences'], 'sequence')}"
+        if copies and "tested_sequences" in settings
+        else "",
     ]
     below += [
         f"seed {settings['seed']}" if "seed" in settings else "",

@@ -10,9 +10,9 @@ from ..comparison.judged import Finding, Findings, Quantity, RungResult, by_theo
 from ..core import format
 from ..core.judgement import OUTCOMES, Judged
 from ..core.math_text import literal
-from ..core.measurement import Measurement
+from ..core.measurement import Measurement, Null
 from ..core.result import Result
-from ..core.statistics import RANGE_DRAWS
+from ..core.statistics import EQUAL_SCALE
 from ..core.table import grouped
 from ..core.theory import Theory
 from .curves import Series
@@ -25,7 +25,19 @@ _MATCHED = ("matched by a second null", "nulls conflict")
 TESTED = (*_BEYOND, "not significant", *_MATCHED)
 # outcomes of the headlines of one network, in the order of the table
 _ORDER = (*_BEYOND, *_MATCHED, "not tested", "too few draws", "not significant", "not measured")
-NOTHING = "No headline of a theory lies beyond both its chance level and networks with random weights."
+NOTHING = (
+    "No headline of a theory leaves the copies of this network and its other nulls by an effect that is worth "
+    "a sentence."
+)
+MEANING_OF_P = (
+    "p: the rank of this network among randomised copies of itself, whose matrices have the same entries in "
+    "random order, adjusted for all headlines together. A small p rejects unstructured weights of equal size. "
+    "It supports no theory by itself, and it says nothing about other seeds or about the task."
+)
+NAMED_PLACES = (
+    "A head or layer is named if it leaves its copies significantly in the family of all heads and layers of "
+    "all headlines, and if its interval over inputs that the copies have not seen lies beyond 95 % of them."
+)
 # outcome of a theory in all cells of a view, and how the overview says so
 OUTCOME_TEXT = {
     "as predicted": "as predicted",
@@ -406,15 +418,15 @@ def network_statements(chosen: Sequence[Quantity], found: Sequence[Quantity]) ->
     """Returns at most :data:`MAX_OF_NETWORK` triples (title of a theory, what stands out, what the quantity
     is).
 
-    Headlines beyond their nulls come first, then other quantities with
-    :func:`~..comparison.judged.notable` places, one per theory. A headline that networks with random weights
-    give as well does not stand out, nor do the other quantities of its theory.
+    Headlines that leave their nulls by an effect that is worth a sentence (:attr:`.Quantity.is_large`) come
+    first, the largest effect first, then headlines of which single heads or layers do
+    (:func:`~..comparison.judged.notable`). A headline that another null gives as well does not stand out.
 
     Args:
         chosen: the headlines.
         found: all quantities.
     """
-    leaving = sorted((each for each in chosen if each.judged.outcome in _BEYOND), key=strength)
+    leaving = sorted((each for each in chosen if each.is_large), key=strength)
     named = {each.theory for each in chosen if each.judged.outcome in (*_BEYOND, *_MATCHED)}
     pairs = [(each, _headline(each)) for each in leaving]
     for each in notable(found):
@@ -429,69 +441,77 @@ def other_outcomes(chosen: Sequence[Quantity], found: Sequence[Quantity]) -> lis
     null first.
     """
     named = {title for title, *_ in network_statements(chosen, found)}
-    rest = [each for each in chosen if not (each.judged.outcome in _BEYOND and each.title in named)]
-    groups = grouped(
-        sorted(rest, key=lambda each: _ORDER.index(each.judged.outcome)),
-        lambda each: f"also {each.judged.words}" if each.judged.outcome in _BEYOND else each.judged.words,
-    )
+    rest = [each for each in chosen if not (each.is_large and each.title in named)]
+
+    def outcome(each: Quantity) -> str:
+        if each.judged.outcome not in _BEYOND:
+            return each.judged.words
+        return f"also {each.judged.words}" if each.is_large else f"{each.judged.words}, by a small effect"
+
+    groups = grouped(sorted(rest, key=lambda each: _ORDER.index(each.judged.outcome)), outcome)
     return [(word, ", ".join(each.short_title for each in same)) for word, same in groups.items()]
 
 
-def strength(quantity: Quantity) -> tuple[int, bool, float, float]:
-    """Orders quantities by outcome, those with a p-value first, by the share of places beyond their null, and
-    by the distance from the null in its widths.
-    """
-    row = quantity.mean
-    share = len(quantity.beyond) / quantity.tested if quantity.tested else 0.0
-    distance = 0.0
-    if row.null is not None and row.null.draws and row.value is not None:
-        distance = abs(row.value - row.null.median) / ((row.null.high - row.null.low) or 1e-12)
-    return _ORDER.index(quantity.judged.outcome), quantity.judged.q is None, -share, -distance
+def strength(quantity: Quantity) -> tuple[int, bool, float]:
+    """Orders quantities by outcome, those with a p-value first, and by the size of the effect."""
+    judged = quantity.judged
+    return _ORDER.index(judged.outcome), judged.q is None, -abs(judged.effect or 0.0)
 
 
 def _headline(quantity: Quantity) -> str:
-    """Describes a headline that leaves its null: ``"sharpness: 0.31 on average over 16 heads in 4 layers,
-    above ..."``.
+    """Describes a headline that leaves its nulls: ``"sharpness: 0.396 on average over 72 heads in 6 layers;
+    copies of equal scale have 0.059 (p = .010, effect 0.36), as predicted"``.
     """
     judged, row = quantity.judged, quantity.mean
     assert row.null is not None
     assert row.value is not None
     average = f" on average over {quantity.places}" if len(quantity.rows) > 1 else ""
     side = "above" if row.value > row.null.median else "below"
-    tested = judged.q is not None
-    chance = "chance" if tested else f"all {len(row.null.draws)} draws of its null"
+    value, median = format.of_row(row.value, row), format.of_row(row.null.median, row)
     predicted = "as predicted" if judged.outcome == "as predicted" else "opposite to the prediction"
-    p = f", p = {format.p_value(row.p)}" if tested and judged.outcome == "as predicted" else ""
-    text = f"{quantity.label}: {format.of_row(row.value, row)}{average}, {side} {chance}, {predicted}"
-    text += f" ({row.null.kind}: {format.of_row(row.null.median, row)}{p})"
-    if (null := judged.second) is not None and null.draws:
-        few = f"{len(null.draws)} " if len(null.draws) < RANGE_DRAWS else ""
-        text += f"; {few}networks with random weights have {format.bounds((null.low, null.high), row.unit)}"
+    p = f"p = {format.p_value(judged.q)}" if judged.q is not None else f"{len(row.null.draws)} draws"
+    numbers = ", ".join(filter(None, (p, effect_in_words(quantity))))
+    text = f"{quantity.label}: {value}{average}, {side} {null_in_words(row.null)} with {median} ({numbers}), "
+    text += predicted
     if quantity.beyond and len(quantity.rows) > 1:
         kind = "heads" if quantity.beyond[0].head is not None else "layers"
         count = f"{len(quantity.beyond)} of {quantity.tested}"
-        text += f"; {count} {kind} are beyond chance by themselves, most of all {place(quantity.beyond[0])}"
+        text += f"; {count} {kind} are so by themselves, most of all {place(quantity.beyond[0])}"
     return text
 
 
+def null_in_words(null: Null) -> str:
+    """Returns a null as the object of a comparison: ``"copies of equal scale"``."""
+    return f"copies of {null.kind}" if null.kind == EQUAL_SCALE else null.kind
+
+
+def effect_in_words(quantity: Quantity) -> str:
+    """Returns the effect size with its unit; empty without one."""
+    effect = quantity.judged.effect
+    if effect is None:
+        return ""
+    size = format.effect(effect)
+    if quantity.judged.effect_unit == "median":
+        return f"effect {size} × the median of the copies"
+    return f"effect {size} of the way to the {quantity.judged.effect_unit}"
+
+
 def _places(quantity: Quantity) -> str:
-    """Describes single places that leave their null, of a quantity whose mean does not or is no headline."""
+    """Describes single places that leave their copies, of a quantity whose mean does not."""
     row, first = quantity.mean, quantity.beyond[0]
-    has_null = row.null is not None and bool(row.null.draws)
     kind = "heads" if first.head is not None else "layers"
-    null = f" ({row.null.kind})" if row.null is not None and has_null else ""
-    chance = f", chance {format.of_row(row.null.median, row)}" if row.null is not None and has_null else ""
+    chance = f", copies of equal scale {format.of_row(row.null.median, row)}" if row.null is not None else ""
     return (
-        f"{quantity.label}: beyond chance{null} in {len(quantity.beyond)} of {quantity.tested} {kind}, most "
-        "of "
-        f"all in {place(first)}; mean over all {kind}: {format.of_row(row.value, row)}{chance}"
+        f"{quantity.label}: beyond copies of equal scale in {len(quantity.beyond)} of {quantity.tested} "
+        f"{kind}, most of all in {place(first)}; mean over all {kind}: {format.of_row(row.value, row)}{chance}"
     )
 
 
 def place(row: Measurement, *, beside_chance: bool = True) -> str:
     """Names a head or layer with its value and the median of its own null."""
     known = beside_chance and row.null is not None and bool(row.null.draws)
-    chance = f", chance {format.of_row(row.null.median, row)}" if row.null is not None and known else ""
+    kind = "copies" if row.null is not None and row.null.kind == EQUAL_SCALE else "chance"
+    chance = f", {kind} {format.of_row(row.null.median, row)}" if row.null is not None and known else ""
     return f"{format.place(row, 'layer', 'head')} ({format.of_row(row.value, row)}{chance})"
 
 

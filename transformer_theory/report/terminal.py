@@ -256,7 +256,7 @@ def heads(result: Result, *, brief: bool = False) -> Group:
         ]
     parts.append(
         Text(
-            "\nBeyond: on the predicted side of the null with p ≤ .05; by chance up to one place in twenty.",
+            f"\n{MEANING_OF_P} {NAMED_PLACES}",
             style="dim",
         )
     )

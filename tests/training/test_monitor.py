@@ -11,13 +11,13 @@ from torch.testing import assert_close
 from tests.problems.image_trainings import noise
 from tests.problems.networks import theory_metrics
 from transformer_theory.core.measurement import Measurement, Null
-from transformer_theory.core.statistics import UNTRAINED
+from transformer_theory.core.statistics import EQUAL_SCALE, UNTRAINED
 from transformer_theory.core.theory import InNetworks
 from transformer_theory.metrics import neural_collapse, unit_norm
 from transformer_theory.metrics import rate_reduction as delta
 from transformer_theory.models import build
 from transformer_theory.models.image_networks import Pixels, Sizes
-from transformer_theory.probes.measure import headline_mean, mean_over_heads
+from transformer_theory.probes.measure import headline_mean, mean_over_heads, with_nulls
 from transformer_theory.training import monitor
 from transformer_theory.training.monitor import Monitor, measured_network
 from transformer_theory.training.objectives import CrossEntropy, MaskedAutoencoding, Objective
@@ -137,16 +137,29 @@ def test_a_headline_of_a_network_has_all_its_nulls():
 
     untrained = [rows(1.0, 2.0, step=0), rows(3.0, 4.0, step=0)]
     measured = [*rows(9.0, 9.0, step=0), *rows(5.0, 7.0, step=3, kind="flips")]
-    mean = headline_mean("joma", in_networks, measured, untrained=untrained)
+    networks = {UNTRAINED: untrained}
+    mean = headline_mean("joma", in_networks, measured, networks=networks)
     assert (mean.value, mean.layer, mean.head, mean.step, mean.side) == (6.0, None, None, None, "<=")
-    assert mean.nulls == (Null(UNTRAINED, (1.5, 3.5)), Null("flips", (5.0, 7.0)))
+    assert mean.nulls == (Null("flips", (5.0, 7.0)), Null(UNTRAINED, (1.5, 3.5)))
     assert mean.note == "mean over layers and heads after 3 steps"
     assert headline_mean("joma", in_networks, measured).nulls == (Null("flips", (5.0, 7.0)),)
 
+    # copies of the network are the first null; they were measured on fewer inputs, and so was the network
+    networks = {UNTRAINED: untrained, EQUAL_SCALE: [rows(0.0, 1.0), rows(2.0, 3.0), rows(4.0, 5.0)]}
+    mean = headline_mean("joma", in_networks, measured, networks=networks, beside=rows(8.0, 9.0))
+    assert mean.value == 6.0
+    assert mean.nulls[0] == Null(EQUAL_SCALE, (0.5, 2.5, 4.5), 8.5)
+    assert mean.nulls[1:] == (Null("flips", (5.0, 7.0)), Null(UNTRAINED, (1.5, 3.5)))
+    row = with_nulls(measured[2:], networks, rows(8.0, 9.0))[1]
+    assert row.nulls == (Null(EQUAL_SCALE, (1.0, 3.0, 5.0), 9.0), Null("flips", (6.0, 8.0)))
+    bare = with_nulls(rows(5.0, 7.0), networks)[0]
+    assert bare.nulls == (Null(EQUAL_SCALE, (0.0, 2.0, 4.0)), Null(UNTRAINED, (1.0, 3.0)))
+
+    networks = {UNTRAINED: untrained}
     answers = rows(4.0, 5.0, kind="other inputs", at={"test": "exchanged"})
-    tested = headline_mean("joma", in_networks, measured, untrained=untrained, answers=answers)
-    assert (tested.value, tested.nulls[1]) == (6.0, Null("other inputs", (3.5, 5.5), 4.5))
+    tested = headline_mean("joma", in_networks, measured, networks=networks, answers=answers)
+    assert (tested.value, tested.nulls[0]) == (6.0, Null("other inputs", (3.5, 5.5), 4.5))
     # a head without draws: the null is known, and has none
     lacking = [measured[2], replace(measured[3], nulls=())]
-    assert headline_mean("joma", in_networks, lacking, untrained=untrained).nulls[1] == Null("flips", ())
-    assert headline_mean("joma", in_networks, [], untrained=untrained) is None
+    assert headline_mean("joma", in_networks, lacking, networks=networks).nulls[0] == Null("flips", ())
+    assert headline_mean("joma", in_networks, [], networks=networks) is None

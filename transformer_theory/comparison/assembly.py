@@ -5,7 +5,7 @@ from typing import Any
 
 from ..core.claims import Verification
 from ..core.measurement import Measurement
-from ..core.statistics import UNTRAINED, nulls_of
+from ..core.statistics import UNTRAINED
 from ..core.table import Arrays
 from ..data import TokenData
 from ..probes.measure import with_nulls
@@ -35,7 +35,7 @@ def measurements(plan: Plan, results: Mapping[Key, Any], on_stored: View) -> Str
             yield images_and_labels(plan.split[1], plan.split[1].images)
         for name, training in trainings:
             untrained = results[Key("untrained", name)]
-            yield from with_nulls(training.rows, nulls_of(untrained, UNTRAINED))
+            yield from with_nulls(training.rows, {UNTRAINED: untrained})
             answers = [item for item in training.others if isinstance(item, Measurement)]
             yield from headlines(plan.theories, name, training.rows, untrained, answers)
             yield from training.others

@@ -142,7 +142,7 @@ def headlines(
     for theory in theories:
         if (in_networks := theory.in_networks) is None or not in_networks.metrics():
             continue  # a theory with responses alone measures nothing in these networks, which take no ids
-        mean = headline_mean(theory.name, in_networks, rows, untrained=untrained, answers=answers)
+        mean = headline_mean(theory.name, in_networks, rows, networks={UNTRAINED: untrained}, answers=answers)
         yield mean or Measurement(
             theory.name,
             "in network",

@@ -8,7 +8,7 @@ known.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,16 @@ from torch import Tensor, nn
 from ..core.errors import first_line
 from ..core.measurement import Measurement, Null
 from ..core.metric import Metric
-from ..core.statistics import HEADLINE_DRAWS, UNTRAINED, nulls_of, over_heads, place_of
+from ..core.statistics import (
+    COPIES,
+    HEADLINE_DRAWS,
+    NETWORKS,
+    UNTRAINED,
+    in_order,
+    nulls_of,
+    over_heads,
+    place_of,
+)
 from ..core.table import Table
 from ..core.theory import InNetworks, Response, Theory
 from ..metrics.class_features import NeuralCollapse
@@ -28,6 +37,8 @@ from .main_input import main_input
 from .passes import Inputs, batches, count, measure_metrics
 from .respond import response
 
+Networks = Mapping[str, Sequence[Sequence[Measurement]]]
+"""Measurements of other networks: for each kind of null (:data:`~.statistics.NETWORKS`) the rows of each."""
 BLOCKS = "of an image, a block of pixels stands for a token"
 NEEDS_CAUSAL = "the test needs a causal language model, which returns logits for every id"
 
@@ -109,7 +120,7 @@ def measure_network(
         except ValueError as error:
             reason = f"{str(error).rstrip('.')}: quantities without a null of their own stand alone"
             rows.append(Measurement("network", "network", UNTRAINED, None, reason=reason, model=name))
-    rows = [*_without_zeros(with_nulls(rows, nulls_of(random_rows, UNTRAINED)))]
+    rows = [*_without_zeros(with_nulls(rows, {UNTRAINED: random_rows}))]
     answers: list[Measurement] = []
     for theory in theories:
         if theory.in_networks is not None and theory.in_networks.responses:
@@ -121,7 +132,9 @@ def measure_network(
                 model, theory.name, tests, inputs, limits=limits, generator=generator, name=name, **known
             )
     means = (
-        headline_mean(theory.name, theory.in_networks, rows, untrained=random_rows, answers=answers)
+        headline_mean(
+            theory.name, theory.in_networks, rows, networks={UNTRAINED: random_rows}, answers=answers
+        )
         for theory in theories
         if theory.in_networks is not None
     )
@@ -190,12 +203,25 @@ def _label_unmeasured(
         yield replace(row, theory=theory.name, kind="in network", quantity=name)
 
 
-def with_nulls(rows: Sequence[Measurement], nulls: dict[tuple, Null]) -> list[Measurement]:
-    """Returns the rows; a row without a null distribution gets that of its quantity, layer and head."""
-    return [
-        replace(row, nulls=(nulls[place_of(row)],)) if row.null is None and place_of(row) in nulls else row
-        for row in rows
-    ]
+def with_nulls(
+    rows: Sequence[Measurement], networks: Networks, beside: Sequence[Measurement] = ()
+) -> list[Measurement]:
+    """Returns the rows with the nulls that other networks give them, see :func:`headline_mean`.
+
+    A row with a null of its own gets copies of the network only: of networks that are shown without a
+    decision there are too many rows.
+    """
+    drawn = {kind: nulls_of(measured, kind) for kind, measured in networks.items()}
+    values = {place_of(row): row.value for row in beside}
+
+    def nulls(row: Measurement) -> Iterator[Null]:
+        place = place_of(row)
+        for kind, found in drawn.items():
+            if place in found and (kind in COPIES or row.null is None):
+                null = found[place]
+                yield null.with_value(values[place]) if kind in COPIES and place in values else null
+
+    return [replace(row, nulls=in_order([*row.nulls, *nulls(row)])) for row in rows]
 
 
 def _without_zeros(rows: Sequence[Measurement]) -> Iterator[Measurement]:
@@ -238,26 +264,31 @@ def headline_mean(
     in_networks: InNetworks,
     rows: Sequence[Measurement],
     *,
-    untrained: Sequence[Sequence[Measurement]] = (),
+    networks: Networks | None = None,
+    beside: Sequence[Measurement] = (),
     answers: Sequence[Measurement] = (),
 ) -> Measurement | None:
     """Returns the headline of a theory in a network at the last step, averaged over heads and layers.
 
-    Its first null are the means in untrained networks, if there are any, so that its scope is the training.
-    The null of the metric itself follows. If tests on synthetic inputs measured the headline with a null,
-    which a passive metric cannot draw, that null follows instead, with the value on these inputs. A null
-    whose kind is known, but which the mean lacks since a head lacks draws, has none: the comparison with it
-    needs more draws. No theorem covers a network of several layers trained by AdamW, so there is no verdict.
+    Its nulls are the means in other networks and the null of the metric itself, in the order of
+    :func:`~.statistics.in_order`. If tests on synthetic inputs measured the headline with a null, which a
+    passive metric cannot draw, that null takes the place of the metric's, with the value on these inputs. A
+    null whose kind is known, but which the mean lacks since a head lacks draws, has none: the comparison with
+    it needs more draws. No theorem covers a network of several layers trained by AdamW, so there is no
+    verdict.
 
     Args:
         theory: name of the theory.
         in_networks: its quantities in networks.
         rows: measurements of the network.
-        untrained: measurements of each untrained network.
+        networks: measurements of other networks, by the kind of null that they are.
+        beside: measurements of the network on the inputs of its copies (:data:`~.statistics.COPIES`), if
+            these are fewer.
         answers: rows of the theory's tests in the network (:func:`run_synthetic_tests`).
     Returns:
         The mean; None if the headline was measured in no layer.
     """
+    networks = networks or {}
     measured = _at_last_step(rows, theory, in_networks.headline)
     if not measured:
         return None
@@ -274,15 +305,20 @@ def headline_mean(
     own = _own_nulls(tested or measured)
     if tested and (value := over_heads(tested).value) != mean.value:  # the tests have other inputs
         own = [null.with_value(value) for null in own]
-    if not untrained:
-        return replace(mean, nulls=tuple(null for null in own if null.draws))
-    draws = [
-        over_heads(last).value
-        for network in untrained
-        if (last := _at_last_step(network, theory, in_networks.headline))
-    ]
-    random = Null(UNTRAINED, tuple(draw for draw in draws if draw is not None))
-    return replace(mean, nulls=(random, *own) if random.draws or own else (), scope="training")
+    drawn = [_mean_null(kind, each, theory, in_networks.headline) for kind, each in networks.items()]
+    if beside and (fewer := _at_last_step(beside, theory, in_networks.headline)):
+        value = over_heads(fewer).value
+        drawn = [null.with_value(value) if null.kind in COPIES else null for null in drawn]
+    drawn = [null for null in drawn if null.draws]
+    own = own if drawn else [null for null in own if null.draws]
+    return replace(mean, nulls=in_order([*own, *drawn]), scope="training" if drawn else mean.scope)
+
+
+def _mean_null(kind: str, networks: Sequence[Sequence[Measurement]], theory: str, quantity: str) -> Null:
+    """Returns the null whose draw i is the mean of a quantity over the heads and layers of network i."""
+    found = [_at_last_step(network, theory, quantity) for network in networks]
+    draws = [over_heads(rows).value for rows in found if rows]
+    return Null(kind, tuple(draw for draw in draws if draw is not None))
 
 
 def _at_last_step(rows: Sequence[Measurement], theory: str, quantity: str) -> Table:
@@ -296,8 +332,8 @@ def _own_nulls(rows: Sequence[Measurement]) -> list[Null]:
     """Returns the nulls of the mean of the rows that the metrics drew themselves; one without draws if a row
     lacks it.
     """
-    own = [null for null in Null.means_of(rows) if null.kind != UNTRAINED]
-    kinds = sorted({null.kind for row in rows for null in row.nulls} - {UNTRAINED})
+    own = [null for null in Null.means_of(rows) if null.kind not in NETWORKS]
+    kinds = sorted({null.kind for row in rows for null in row.nulls} - {*NETWORKS})
     return own if own or not kinds else [Null(" and ".join(kinds), ())]
 
 

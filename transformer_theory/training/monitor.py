@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..core.format import plain_percent
 from ..core.measurement import Measurement
 from ..core.metric import Metric
-from ..core.statistics import BAND_DRAWS, HEADLINE_DRAWS, UNTRAINED, nulls_of
+from ..core.statistics import BAND_DRAWS, HEADLINE_DRAWS, UNTRAINED
 from ..core.table import Arrays, Table
 from ..core.threads import one_thread
 from ..data.image_data import Images
@@ -124,7 +124,6 @@ class Monitor:
             with contextlib.suppress(NoAttention):
                 for number in range(UNTRAINED_NETWORKS if networks is None else networks):
                     self.untrained.append(self._rows(untrained(number), with_general(metrics()), 0, 0))
-        self.nulls = nulls_of(self.untrained, UNTRAINED)
         self.metrics = with_general(metrics())
 
     def persistent_state(self) -> list[dict]:
@@ -168,7 +167,7 @@ class Monitor:
                 model=self.name,
             )
             return [] if step else [replace(row, step=step, split=self.split)]
-        return with_nulls(rows, self.nulls)
+        return with_nulls(rows, {UNTRAINED: self.untrained})
 
     def _rows(self, model: nn.Module, metrics: Sequence[Metric], step: int, draws: int) -> list[Measurement]:
         """Measures the metrics, each on its number of samples."""

@@ -95,14 +95,9 @@ class Copies:
             raise ValueError(
                 f"{self.name} cannot be copied ({type(error).__name__}: {str(error)[:120]})"
             ) from error
-        self._copy.eval().requires_grad_(False)
-        # values that parametrisations compute become plain parameters
-        self._computed: dict[str, Tensor] = {}
-        for path, module in list(self._copy.named_modules()):
-            for name in list(getattr(module, "parametrizations", ())):
-                parametrize.remove_parametrizations(module, name)
-                value = module.get_parameter(name).requires_grad_(False)
-                self._computed[f"{path}.{name}" if path else name] = value.clone()
+        self._copy.eval()
+        self._computed = _without_parametrisations(self._copy)
+        self._copy.requires_grad_(False)
         self._parts = list(_parts_of(self._copy))
         if not self._parts:
             raise ValueError(f"{self.name} has no matrix whose entries could be permuted")
@@ -251,6 +246,26 @@ def _check(network: nn.Module, name: str) -> None:
     for key, module in network.named_modules():
         if ".quantized." in f"{type(module).__module__}." or "qweight" in module._buffers:
             raise ValueError(f"{name} is quantised: {key or name} holds integers, whose copies are not drawn")
+
+
+def _without_parametrisations(network: nn.Module) -> dict[str, Tensor]:
+    """Replaces values that parametrisations compute by parameters, and returns them by name."""
+    computed = {}
+    for path, module in list(network.named_modules()):
+        names = list(getattr(module, "parametrizations", ()))
+        if names:  # torch removes them from the class, which a copied module shares with the original
+            kind = type(module)
+            members = {
+                key: value for key, value in vars(kind).items() if key not in ("__dict__", "__weakref__")
+            }
+            module.__class__ = type(kind.__name__, kind.__bases__, members)
+        for name in names:
+            parametrize.remove_parametrizations(module, name)
+            value = getattr(module, name).detach().clone()
+            delattr(module, name)
+            module.register_parameter(name, nn.Parameter(value))
+            computed[f"{path}.{name}" if path else name] = value.clone()
+    return computed
 
 
 def _tensors(network: nn.Module) -> dict[str, Tensor]:

@@ -47,6 +47,8 @@ from .html import inline, rendered
 from .origins import made_by, works
 from .pictures import attention, features, slider
 from .sentences import (
+    MEANING_OF_P,
+    NAMED_PLACES,
     NOTHING,
     inputs_of,
     network_statements,

@@ -344,7 +344,7 @@ def of_network(result: Result, theories: Sequence[Theory]) -> Table:
     )
 
 
-_PLACES = Column("heads or layers beyond chance", 16)
+_PLACES = Column("heads or layers beyond copies", 16)
 
 
 def _columns(*first: Column) -> tuple[Column, ...]:
@@ -422,5 +422,9 @@ def standing_out(found: Sequence[Quantity]) -> Table | None:
         )
     if not lines:
         return None
-    columns = (Column("quantity", 36), Column("beyond chance", 14, "n"), Column("farthest from chance", 50))
+    columns = (
+        Column("quantity", 36),
+        Column("beyond copies", 14, "n"),
+        Column("farthest from their copies", 50),
+    )
     return Table("own-places", "Heads and layers that stand out.", columns, (Block("", tuple(lines)),))

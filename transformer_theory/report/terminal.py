@@ -17,7 +17,16 @@ from ..core.result import Result
 from ..core.sources import Source
 from ..core.theory import Theory
 from . import number_tables, tables
-from .sentences import NOTHING, network_statements, other_outcomes, reach_statements, sentences, subject
+from .sentences import (
+    MEANING_OF_P,
+    NAMED_PLACES,
+    NOTHING,
+    network_statements,
+    other_outcomes,
+    reach_statements,
+    sentences,
+    subject,
+)
 from .tables import Cell, Note, Plain, Strong, StrongNote, pieces
 
 _STYLES = {"good": "green", "bad": "bold red", "unsure": "yellow", "outside": "cyan", "none": "dim"}

@@ -208,7 +208,10 @@ def estimate(
             except NoAttention:
                 continue
             return laps
-        raise ValueError("the network must have attention or a list of similar blocks, got neither")
+        name = type(model).__name__
+        raise ValueError(
+            f"{name} must have attention or a list of similar blocks to be measured, got neither"
+        )
 
     def plain(n: int, *, memory: bool) -> "_Laps":
         laps = _Laps(device, memory=memory)

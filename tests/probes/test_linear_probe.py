@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 from tests.problems.networks import Keep, tokens
 from transformer_theory import models
+from transformer_theory.comparison.user_models import measure
 from transformer_theory.core.statistics import fixed_generator
 from transformer_theory.probes.linear_probe import ACCURACY, CONSTANT, linear_probe_rows, with_linear_probe
 from transformer_theory.probes.passes import Batch, measure_metrics
@@ -218,6 +219,15 @@ def test_rows():
     assert "6 training inputs of the probe must have two classes" in missing.reason
     with_head = seeded(lambda: models.ViT.for_tokens(7, 12, CLASSES))
     assert linear_probe_rows(with_head, inputs, labels, name="mine") == ()
+
+
+def test_a_measurement_has_the_row_if_the_network_has_no_head():
+    network, inputs = seeded(Encoder), CASES["encoder"][1]
+    labels = planted(hidden_of(network, inputs).mean(1))
+    options = {"theories": ["particles"], "networks": 1, "max_samples": N}
+    (row,) = measure(network, inputs, labels, **options).table.select(quantity=ACCURACY)
+    assert row.value == with_linear_probe(network, inputs, labels).accuracy
+    assert not measure(network, inputs, **options).table.select(quantity=ACCURACY)
 
 
 def test_what_cannot_be_fitted():

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..core.errors import first_line
 from ..core.result import Result, provenance
 from ..core.statistics import HEADLINE_DRAWS, RANGE_DRAWS, evenly_spaced
+from ..core.table import Table
 from ..core.theory import Theory
 from ..core.validation import integers
 from ..data import Images
@@ -23,6 +24,7 @@ from ..models.user_model import UserModel, checked, untrained_network
 from ..probes.attention_maps import attention_maps, first_samples
 from ..probes.evaluation import evaluation, logits_of
 from ..probes.in_use import reserving
+from ..probes.linear_probe import linear_probe_rows
 from ..probes.main_input import MainInput, main_input
 from ..probes.measure import measure_network
 from ..probes.modules import check_stored
@@ -182,6 +184,9 @@ def measure_user_model(
         grid=grid,
         progress=progress,
     )
+    if not limits:  # a causal language model has an output at every token
+        known = {"name": user.name, "batch_size": _batch_size(data), "special_ids": special_ids}
+        table = Table([*table, *linear_probe_rows(user.network, data, labels, **known)])
     main = main_input(user.network, data, special_ids=special_ids)
     maps, layout = ({}, {}) if isinstance(main, str) else _maps(user, main, pictured)
     shape = {} if isinstance(data, Mapping) else {"shape": " × ".join(map(str, data.shape[1:]))}

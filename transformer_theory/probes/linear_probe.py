@@ -49,6 +49,9 @@ class LinearProbe(nn.Module):
         special_ids: see :func:`.probe`.
     """
 
+    weight: Tensor
+    bias: Tensor
+
     def __init__(
         self,
         network: nn.Module,
@@ -183,12 +186,16 @@ def linear_probe_rows(
     """
     if labels is None or not _is_headless(network, inputs):
         return ()
-    columns = {"unit": "share", "split": "held-out", "model": name}
+    columns: dict[str, Any] = {"unit": "share", "split": "held-out", "model": name}
     try:
         probed = with_linear_probe(network, inputs, labels, batch_size=batch_size, special_ids=special_ids)
     except ValueError as error:
         return (Measurement("network", "network", ACCURACY, None, reason=str(error), **columns),)
-    place = {"interval": probed.interval, "interval_kind": "over held-out inputs", "n": len(probed.held_out)}
+    place: dict[str, Any] = {
+        "interval": probed.interval,
+        "interval_kind": "over held-out inputs",
+        "n": len(probed.held_out),
+    }
     note = f"fitted on {len(probed.training)} other inputs; reads {probed.reads}"
     nulls = (Null(CONSTANT, (probed.chance,)),)
     row = Measurement(
@@ -295,7 +302,8 @@ def _layout(
     """Returns whether the first token is a class token, and the tokens with contents, ``[seq]``, if they are
     the same in all sequences without masks among the inputs.
     """
-    layout, options = _Layout(), {"draws": 0, "n": count(inputs), "special_ids": special_ids}
+    layout = _Layout()
+    options: dict[str, Any] = {"draws": 0, "n": count(inputs), "special_ids": special_ids}
     try:
         with torch.random.fork_rng():
             measure_metrics(network, [Batch(inputs)], [layout], name="", **options)

@@ -124,8 +124,7 @@ def test_planted_labels_are_found_by_the_tokens_that_a_head_would_read(name):
     assert probed.accuracy > 0.85
     low, high = beta.ppf(0.025, right, 81 - right), beta.ppf(0.975, right + 1, 80 - right)
     assert probed.interval == pytest.approx((low, high if right < 80 else 1.0))
-    frequent = labels[probed.training].mode().values
-    assert probed.chance == pytest.approx(float((truth == frequent).double().mean()))
+    assert probed.chance == max(int((truth == one).sum()) for one in range(CLASSES)) / 80
     assert all(torch.equal(before[key], value) for key, value in network.state_dict().items())
 
 

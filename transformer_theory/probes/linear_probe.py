@@ -65,7 +65,6 @@ class LinearProbe(nn.Module):
         self.contents, self.special_ids = contents, special_ids
         if (config := getattr(network, "config", None)) is not None:
             self.config = config
-        self.classes = 0
         self.register_buffer("weight", torch.empty(0, 0))
         self.register_buffer("bias", torch.empty(0))
 
@@ -102,7 +101,7 @@ class Probed:
         network: the network with the frozen map.
         accuracy, interval: share of the held-out inputs whose largest logit is their label, and its 95 %
             Clopper-Pearson interval.
-        chance: share of the held-out inputs that have the most frequent class of the training inputs.
+        chance: share of the most frequent class of the held-out inputs.
         held_out: indices of the held-out inputs.
         training: indices of the training inputs.
         reads: which tokens are read, in words.
@@ -158,14 +157,12 @@ def with_linear_probe(
     weight, bias = fitted(x[training.numpy()], labels[training].numpy())
     device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
     model.weight, model.bias = (torch.from_numpy(each).float().to(device) for each in (weight, bias))
-    model.classes = len(bias)
     found = (x[held_out.numpy()] @ weight.T + bias).argmax(1)
     truth = labels[held_out].numpy()
-    right, frequent = int((found == truth).sum()), int(labels[training].bincount().argmax())
+    right, chance = int((found == truth).sum()), int(np.bincount(truth).max()) / held
     low, high = clopper_pearson(right, held)
-    interval, chance = (float(low), float(high)), float((truth == frequent).mean())
     reads = "the class token" if by_class_token else "the mean of the tokens with contents"
-    return Probed(model.eval(), right / held, interval, chance, held_out, training, reads)
+    return Probed(model.eval(), right / held, (float(low), float(high)), chance, held_out, training, reads)
 
 
 def linear_probe_rows(

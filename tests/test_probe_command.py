@@ -12,9 +12,8 @@ from tests.problems.copies import few_copies
 from transformer_theory.cli import main
 from transformer_theory.comparison import language_models
 from transformer_theory.comparison.language_models import probe_language_model
-from transformer_theory.core.statistics import EQUAL_SCALE
 from transformer_theory.core.result import Result
-from transformer_theory.core.statistics import UNTRAINED
+from transformer_theory.core.statistics import EQUAL_SCALE, UNTRAINED
 from transformer_theory.models.transformers_folder import (
     LanguageModel,
     language_model,

@@ -227,7 +227,7 @@ def estimate(
     counted_runs = [first, *(measured(n, 0, memory=True) for n in sizes[1:])]
     timed = [first] if dear else [measured(n, 0, memory=False) for n in sizes]
     drawn = measured(1, draws, memory=True) if draws else first
-    timed_drawn = drawn if dear else measured(1, draws, memory=False) if draws else timed[0]
+    timed_drawn = drawn if draws else timed[0]  # once: draws may take longer than all else together
     forward = [plain(n, memory=True) for n in sizes]
     forward_timed = [plain(n, memory=False) for n in sizes]
 

@@ -23,6 +23,7 @@ from .measurement import Measurement, Null, Scope, Side
 from .statistics import (
     COPIES,
     EQUAL_SCALE,
+    EQUAL_STEPS,
     LEVEL,
     NETWORKS,
     PERMUTED_LABELS,
@@ -366,7 +367,7 @@ def _further(row: Measurement) -> list[Null]:
     copies = row.null is not None and row.null.kind in COPIES
     further = []
     for null in row.nulls[1:]:
-        shown = null.kind.startswith(PERMUTED_LABELS) or (null.kind == UNTRAINED and copies)
+        shown = null.kind in (PERMUTED_LABELS, EQUAL_STEPS) or (null.kind == UNTRAINED and copies)
         value = row.value if null.value is None else null.value
         same = value is not None and all(
             math.isclose(draw, value, rel_tol=1e-4, abs_tol=1e-12) for draw in null.draws

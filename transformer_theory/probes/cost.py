@@ -187,6 +187,8 @@ def estimate(
         copy: makes one copy of the network, and is timed; None: copies cost no time.
         special_ids, grid: see :func:`.probe`.
         patience: seconds.
+    Raises:
+        ValueError: the network has neither attention nor a list of similar blocks.
     """
     rows = _longest(inputs, labels)
     device = device_of(model)

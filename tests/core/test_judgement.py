@@ -215,10 +215,11 @@ def test_every_other_null_that_decides_must_bear_it_out_and_is_named():
         one(Null("flips", RANGE), Null(HELD_INPUTS, NINE), Null(EQUAL_NORM, NINE)).outcome == "as predicted"
     )
     matched = one(Null("flips", RANGE), Null(HELD_INPUTS, as_much), Null(EQUAL_NORM, as_much))
-    assert (matched.outcome, matched.against) == ("matched by a second null", (HELD_INPUTS, EQUAL_NORM))
+    assert (matched.outcome, matched.nulls) == ("matched by a second null", (HELD_INPUTS, EQUAL_NORM))
     assert matched.words == f"matched by {HELD_INPUTS} and {EQUAL_NORM}"
     conflict = one(Null(HELD_INPUTS, as_much), Null(EQUAL_NORM, above))
-    assert (conflict.outcome, conflict.against) == ("nulls conflict", (EQUAL_NORM,))
+    assert (conflict.outcome, conflict.nulls) == ("nulls conflict", (EQUAL_NORM,))
+    assert conflict.against == ((HELD_INPUTS, 0), (EQUAL_NORM, -1))
     assert conflict.words == f"beyond {EQUAL_SCALE} but on the opposite side of {EQUAL_NORM}"
     assert one(Null(EQUAL_NORM, NINE[:4])).outcome == "too few draws"
     # networks that are shown, or that ask about the task, decide nothing
@@ -230,7 +231,7 @@ def test_every_other_null_that_decides_must_bear_it_out_and_is_named():
 def test_a_null_that_cannot_change_the_quantity_is_passed_over():
     same = Null(EQUAL_SPECTRUM, tuple(1.5 * (1 + 1e-8 * index) for index in range(9)))
     (one,) = judged(in_network(1.5, COPIED, same), rule=ONE_NETWORK)
-    assert (one.outcome, one.cannot_test, one.against) == ("as predicted", (EQUAL_SPECTRUM,), ())
+    assert (one.outcome, one.cannot_test, one.nulls) == ("as predicted", (EQUAL_SPECTRUM,), ())
     other = Null(EQUAL_SPECTRUM, tuple(1.5 * (1 + 1e-3 * index) for index in range(9)))
     (one,) = judged(in_network(1.5, COPIED, other), rule=ONE_NETWORK)
     assert (one.outcome, one.cannot_test) == ("matched by a second null", ())
@@ -268,7 +269,7 @@ def test_only_networks_trained_on_permuted_labels_permit_a_statement_about_the_t
 
 def test_a_sentence_needs_significance_and_an_effect():
     (one,) = judged(in_network(1.03), rule=HEADLINES)
-    assert (one.effect_scale, one.effect) == ("median null", pytest.approx((1.03 - 0.5) / 0.5))
+    assert (one.effect_unit, one.effect) == ("median", pytest.approx((1.03 - 0.5) / 0.5))
     assert one.notable(1.0)
     assert not one.notable(1.1)
     shifted = [-10 + draw for draw in COPIED]
@@ -281,9 +282,9 @@ def test_a_sentence_needs_significance_and_an_effect():
     (by_range,) = judged(in_network(1.5, NINE), rule=HEADLINES)
     assert not by_range.notable(0.05)
     (share,) = judged(in_network(0.75, [0.3 + 0.4 * draw for draw in COPIED], unit="share"))
-    assert (share.effect_scale, share.effect) == ("bound", pytest.approx(0.5))
+    assert (share.effect_unit, share.effect) == ("bound", pytest.approx(0.5))
     (predicted,) = judged(in_network(1.5, predicted=2.5))
-    assert (predicted.effect_scale, predicted.effect) == ("prediction", pytest.approx(0.5))
+    assert (predicted.effect_unit, predicted.effect) == ("prediction", pytest.approx(0.5))
     # on the inputs of the copies the value is another one: it is compared, and gives the effect
     (fewer,) = judged([row_with(0.5, Null(EQUAL_SCALE, COPIED, value=1.5))])
     assert (fewer.outcome, fewer.effect, fewer.row.p) == (

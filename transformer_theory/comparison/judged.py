@@ -245,7 +245,8 @@ class Quantity:
         meaning: what a headline is, in words.
         tested: number of places that are tested in the family of places (:func:`beyond_copies`).
         beyond: those of them that may be named, the one at the largest standardised distance first.
-        smallest_effect: smallest effect of a headline that the first screen names.
+        largest_p: the largest p-value of these places, adjusted in the family; None without places.
+        smallest_effect: see :class:`~transformer_theory.core.theory.InNetworks`.
     """
 
     theory: str
@@ -258,6 +259,7 @@ class Quantity:
     meaning: str = ""
     tested: int = 0
     beyond: tuple[Measurement, ...] = ()
+    largest_p: float | None = None
     smallest_effect: float = 0.0
 
     @property
@@ -276,7 +278,7 @@ class Quantity:
         return self.judged.row
 
     @property
-    def notable(self) -> bool:
+    def is_large(self) -> bool:
         """Whether the mean is significant, and its effect large enough for the first screen."""
         return self.judged.notable(self.smallest_effect)
 
@@ -313,7 +315,7 @@ def quantities(result: Result, theories: Sequence[Theory]) -> list[Quantity]:
     titles = {theory.name: theory.title for theory in theories}
     groups = grouped(result.table, lambda row: (row.theory, row.quantity, row.setting))
     found: list[Quantity] = []
-    heads: dict[int, list[Measurement]] = {}
+    own_headlines: list[int] = []
     for (theory, name, setting), rows in groups.items():
         own = sides.get(theory)
         is_headline = own is not None and name == own.headline
@@ -327,41 +329,41 @@ def quantities(result: Result, theories: Sequence[Theory]) -> list[Quantity]:
         title = titles.get(theory, theory)
         quantity = Quantity(theory, title, name, setting, tuple(places), judged)
         if own is not None and is_headline:
-            heads[len(found)] = places if len(places) > 1 else []
+            own_headlines.append(len(found))
             quantity = replace(quantity, meaning=own.meaning, smallest_effect=own.smallest_effect)
         found.append(quantity)
-    for index, (tested, beyond) in zip(heads, beyond_copies(list(heads.values()))):
-        found[index] = replace(found[index], tested=tested, beyond=beyond)
+    for index, quantity in zip(own_headlines, beyond_copies([found[index] for index in own_headlines])):
+        found[index] = quantity
     order = {theory.name: index for index, theory in enumerate(theories)}
     return sorted(found, key=lambda quantity: order.get(quantity.theory, len(order)))
 
 
-def beyond_copies(
-    groups: Sequence[Sequence[Measurement]],
-) -> list[tuple[int, tuple[Measurement, ...]]]:
-    """Tests all places of all groups as one family against the copies of the network.
+def beyond_copies(found: Sequence[Quantity]) -> list[Quantity]:
+    """Returns quantities with the places that may be named (:attr:`Quantity.beyond`).
 
-    A place may be named if its adjusted p-value is at most :data:`~.statistics.LEVEL` on the predicted side,
-    and if its interval over held-out inputs lies wholly beyond the 95 % quantile of the draws on that side.
-    Places without copies are not tested.
-
-    Returns:
-        For each group the number of tested places, and the places that may be named, the one at the largest
-        standardised distance first.
+    All places of all quantities are one family of tests against the copies of the network. A place may be
+    named if its adjusted p-value is at most :data:`~.statistics.LEVEL` on the predicted side, and if its
+    interval over held-out inputs lies wholly beyond the 95 % quantile of the draws on that side. Places
+    without copies or without a side are not tested, nor is the only place of a quantity, which is its mean.
     """
-    family = [(index, row) for index, rows in enumerate(groups) for row in rows]
+    family = [(index, row) for index, each in enumerate(found) for row in each.rows if len(each.rows) > 1]
     counts = Counter[int]()
-    beyond: dict[int, list[tuple[float, Measurement]]] = {index: [] for index in range(len(groups))}
+    beyond: dict[int, list[tuple[float, float, Measurement]]] = {}
     for (index, row), test in zip(family, against_copies([row for _, row in family])):
         if test is None:
             continue
         counts[index] += 1
         p, distance = test
         if p <= LEVEL and distance > 0 and _is_stable(row):
-            beyond[index].append((distance, row))
+            beyond.setdefault(index, []).append((distance, p, row))
     return [
-        (counts[index], tuple(row for _, row in sorted(rows, key=lambda pair: -pair[0])))
-        for index, rows in beyond.items()
+        replace(
+            each,
+            tested=counts[index],
+            beyond=tuple(row for *_, row in sorted(beyond.get(index, ()), key=lambda one: -one[0])),
+            largest_p=max((p for _, p, _ in beyond.get(index, ())), default=None),
+        )
+        for index, each in enumerate(found)
     ]
 
 

@@ -102,7 +102,8 @@ class Judged:
             copies of equal scale both are the two-sided one. None without.
         reason: why there is no value or no test; empty otherwise.
         remark: what qualifies "not significant"; empty otherwise.
-        against: kinds of the further nulls that match the value, or that conflict with the first.
+        against: kind of each further null that decides, and the side of it on which the value lies, as
+            ``side``; empty if the value does not leave the first null.
         cannot_test: kinds of the further nulls whose draws all equal the value, so that they decide nothing.
     """
 
@@ -114,7 +115,7 @@ class Judged:
     other_q: float | None = None
     reason: str = ""
     remark: str = ""
-    against: tuple[str, ...] = ()
+    against: tuple[tuple[str, int | None], ...] = ()
     cannot_test: tuple[str, ...] = ()
 
     @property
@@ -126,6 +127,16 @@ class Judged:
     def scope(self) -> Scope | None:
         """What the number is evidence of."""
         return self.row.scope
+
+    @property
+    def nulls(self) -> tuple[str, ...]:
+        """The kinds of the further nulls that match the value or conflict with the first null, as the outcome
+        says; empty with other outcomes.
+        """
+        if self.side is None or self.outcome not in ("matched by a second null", "nulls conflict"):
+            return ()
+        side = 0 if self.outcome == "matched by a second null" else -self.side
+        return tuple(kind for kind, one in self.against if one == side)
 
     @property
     def second(self) -> Null | None:
@@ -158,23 +169,23 @@ class Judged:
         return self.row.on_noise if self.scope == "any data" else None
 
     @property
-    def effect_scale(self) -> Literal["prediction", "bound", "median null"] | None:
+    def effect_unit(self) -> Literal["prediction", "bound", "median", ""]:
         """What the effect is divided by: the distance of the prediction, or of the bound of the quantity on
         the predicted side, from the median null; or this median itself, if neither exists and the null is
-        drawn from copies of the network. None without an effect.
+        drawn from copies of the network. Empty without any of them.
         """
         row = self.row
         if row.predicted is not None:
             return "prediction"
         if self._bound is not None:
             return "bound"
-        return "median null" if row.null is not None and row.null.kind in COPIES else None
+        return "median" if row.null is not None and row.null.kind in COPIES else ""
 
     @property
     def effect(self) -> float | None:
         """(value - median null) / (prediction - median null): 0 is chance, 1 the prediction. Without a
         prediction the bound of the quantity takes its place; without either the difference is
-        divided by the size of the median null, see :attr:`effect_scale`. The value is the one on the inputs
+        divided by the size of the median null, see :attr:`effect_unit`. The value is the one on the inputs
         of the draws.
         """
         null = self.row.null
@@ -194,23 +205,23 @@ class Judged:
 
     def _effect(self, value: float | None) -> float | None:
         median = None if self.row.null is None else self.row.null.median
-        if self.effect_scale == "median null" and median is not None:
+        if self.effect_unit == "median" and median is not None:
             return agreement(value, median + abs(median), median)
         return agreement(value, self._bound if self.row.predicted is None else self.row.predicted, median)
 
     def notable(self, smallest: float) -> bool:
         """Returns whether the value leaves its nulls with an adjusted p-value of at most
-        :data:`~.statistics.LEVEL`, and by an effect of at least ``smallest``.
+        :data:`~.statistics.LEVEL`, and by an effect of at least ``smallest``, if the effect is defined.
         """
         beyond = self.outcome in ("as predicted", "opposite") and self.q is not None
-        return beyond and self.effect is not None and abs(self.effect) >= smallest
+        return beyond and (self.effect is None or abs(self.effect) >= smallest)
 
     @property
     def words(self) -> str:
         """The outcome in a sentence, with the names of the nulls behind it."""
-        if not self.against or self.row.null is None:
+        if not self.nulls or self.row.null is None:
             return self.outcome
-        first, others = self.row.null.kind, " and ".join(self.against)
+        first, others = self.row.null.kind, " and ".join(self.nulls)
         if self.outcome == "matched by a second null":
             return f"matched by {others}"
         ends = (
@@ -364,10 +375,11 @@ def _judged(row: Measurement, rows: tuple[Measurement, ...], rule: Rule, test: _
         unadjusted = test is not None and any(p is not None and p <= LEVEL for p in (row.p, test.other_p))
         remark = f"p is at most {LEVEL:g}, but not when adjusted for the family" if unadjusted else ""
         return Judged(**decided, outcome="not significant", remark=remark)
-    if conflict := tuple(kind for kind, one in against.items() if one == -side):
-        return Judged(**decided, outcome="nulls conflict", against=conflict)
-    if match := tuple(kind for kind, one in against.items() if one == 0):
-        return Judged(**decided, outcome="matched by a second null", against=match)
+    decided["against"] = tuple(against.items())
+    if -side in against.values():
+        return Judged(**decided, outcome="nulls conflict")
+    if 0 in against.values():
+        return Judged(**decided, outcome="matched by a second null")
     if not rule.every_seed and _seeds_differ(rows):
         return Judged(
             **decided, outcome="not significant", remark="seeds lie on both sides of the median of a null"
@@ -400,6 +412,7 @@ def _lacks_draws(row: Measurement) -> bool:
         row.null is not None
         and bool(row.null.draws)
         and (len(set(row.null.draws)) > 1 or len(row.null.draws) == 1)
+        and not equals_its_draws(row.value, row.null)
         and row.side is not None
         and (row.side != "==" or row.predicted is not None)
     )

@@ -292,9 +292,9 @@ def studentised_maximum(
     Tests are standardised (:func:`studentised`) to :math:`z_j` and :math:`z_j^{(i)}`. The step-down maximum
     of :cite:t:`westfall1993resampling` takes them in the order of decreasing :math:`|z_j|`. The adjusted
     p-value is :math:`(1 + \#\{i : \max_k |z_k^{(i)}| \ge |z_j|\}) / (1 + B)`, with the maximum over test j
-    and those behind it, and at least that of the test before. If value and draws are exchangeable, jointly for
-    all tests, the probability that any p-value is at most a level is at most the level, however the tests depend
-    on each other.
+    and those behind it, and at least that of the test before. If value and draws are exchangeable, jointly
+    for all tests, the probability that any p-value is at most a level is at most the level, however the tests
+    depend on each other.
 
     >>> studentised_maximum(np.array([9.0, 0.5]), np.array([[0.0, 0.0], [1.0, 1.0], [0.5, 2.0]])).tolist()
     [0.25, 0.75]

@@ -315,7 +315,7 @@ def quantities(result: Result, theories: Sequence[Theory]) -> list[Quantity]:
     titles = {theory.name: theory.title for theory in theories}
     groups = grouped(result.table, lambda row: (row.theory, row.quantity, row.setting))
     found: list[Quantity] = []
-    own_headlines: list[int] = []
+    in_places: list[int] = []  # numbers of the headlines that are measured in several places
     for (theory, name, setting), rows in groups.items():
         own = sides.get(theory)
         is_headline = own is not None and name == own.headline
@@ -329,10 +329,11 @@ def quantities(result: Result, theories: Sequence[Theory]) -> list[Quantity]:
         title = titles.get(theory, theory)
         quantity = Quantity(theory, title, name, setting, tuple(places), judged)
         if own is not None and is_headline:
-            own_headlines.append(len(found))
+            if len(places) > 1:  # a single place is the mean
+                in_places.append(len(found))
             quantity = replace(quantity, meaning=own.meaning, smallest_effect=own.smallest_effect)
         found.append(quantity)
-    for index, quantity in zip(own_headlines, beyond_copies([found[index] for index in own_headlines])):
+    for index, quantity in zip(in_places, beyond_copies([found[index] for index in in_places])):
         found[index] = quantity
     order = {theory.name: index for index, theory in enumerate(theories)}
     return sorted(found, key=lambda quantity: order.get(quantity.theory, len(order)))
@@ -344,9 +345,9 @@ def beyond_copies(found: Sequence[Quantity]) -> list[Quantity]:
     All places of all quantities are one family of tests against the copies of the network. A place may be
     named if its adjusted p-value is at most :data:`~.statistics.LEVEL` on the predicted side, and if its
     interval over held-out inputs lies wholly beyond the 95 % quantile of the draws on that side. Places
-    without copies or without a side are not tested, nor is the only place of a quantity, which is its mean.
+    without copies or without a side are not tested.
     """
-    family = [(index, row) for index, each in enumerate(found) for row in each.rows if len(each.rows) > 1]
+    family = [(index, row) for index, each in enumerate(found) for row in each.rows]
     counts = Counter[int]()
     beyond: dict[int, list[tuple[float, float, Measurement]]] = {}
     for (index, row), test in zip(family, against_copies([row for _, row in family])):

@@ -319,7 +319,7 @@ def can_still_decide(values: Float[np.ndarray, " m"], draws: Float[np.ndarray, "
 
     An adjusted p-value of all planned draws is at least (1 + the number of draws that now exceed the test) /
     (1 + planned), but for the new mean and deviation of each test. False once this bound is twice
-    :data:`LEVEL` for every test; the factor leaves room for that change. To stop then is to accept every null
+    :data:`LEVEL` for every test; the factor allows for that change. To stop then is to accept every null
     hypothesis: the p-values at the stop, with fewer draws, are above the level too. A family is rejected only
     with all planned draws, so the probability of a false finding is at most that of the full test, wherever
     the stop lies (compare :cite:t:`besag1991sequential`).

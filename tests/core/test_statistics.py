@@ -332,7 +332,7 @@ def test_99_draws_find_a_lone_effect_among_60_tests():
     assert by_false_discoveries <= 10  # 60 / 100 is its smallest adjusted p-value, unless others help
 
 
-def test_sampling_stops_only_where_no_decision_changes():
+def test_families_that_stop_would_not_have_become_significant():
     """With all planned draws, those after the stop included, no test of a family that stopped is significant;
     an effect goes on to the end, and most families of noise stop early.
     """

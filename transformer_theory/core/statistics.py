@@ -322,7 +322,7 @@ def can_still_decide(values: Float[np.ndarray, " m"], draws: Float[np.ndarray, "
     :data:`LEVEL` for every test; the factor allows for that change. To stop then is to accept every null
     hypothesis: the p-values at the stop, with fewer draws, are above the level too. A family is rejected only
     with all planned draws, so the probability of a false finding is at most that of the full test, wherever
-    the stop lies (compare :cite:t:`besag1991sequential`).
+    the stop lies (compare :cite:t:`besag1991sequential`). A finding on the edge of the level may be lost.
 
     Args:
         values, draws: see :func:`studentised_maximum`.

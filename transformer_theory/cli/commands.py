@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import nearest
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from ..core.result import Result
     from ..core.theory import Theory
 
+UNFINISHED = ".unfinished.jsonl"  # end of the name of the file beside --out that keeps finished parts
 MAX_ROWS = 20  # largest number of rows that run prints
 
 
@@ -143,7 +145,14 @@ def measure_network(options: argparse.Namespace) -> int:
             else stack.enter_context(atomic_directory(options.out, overwrite=options.overwrite))
         )
         progress = stack.enter_context(progress_line())
-        result = _measured(options, theories, progress)
+        journal = None if options.out is None else options.out.with_name(f"{options.out.name}{UNFINISHED}")
+        try:
+            result = _measured(options, theories, journal, progress)
+        except KeyboardInterrupt as error:
+            if journal is None or not journal.exists():
+                raise
+            kept = f"the finished parts are kept in {journal}; the same command goes on from there"
+            raise type(error)(kept) from error
         if folder is not None:
             progress("writing the report")
             result.write_into(folder)
@@ -155,7 +164,10 @@ def measure_network(options: argparse.Namespace) -> int:
 
 
 def _measured(
-    options: argparse.Namespace, theories: "Sequence[Theory]", progress: Callable[[str], None]
+    options: argparse.Namespace,
+    theories: "Sequence[Theory]",
+    journal: Path | None,
+    progress: Callable[[str], None],
 ) -> "Result":
     """Reads the model and measures it on the inputs of its function, on images, on a text or on random ids.
 
@@ -172,6 +184,10 @@ def _measured(
 
     progress(f"reading {options.model}")
     user = read_user_model(options.model)
+    budget = {name: getattr(options, name) for name in ("memory", "minutes", "device")}
+    if options.networks is not None:
+        budget["networks"] = options.networks
+    run = {"theories": theories, "journal": journal, "progress": progress, **budget}
     given = [f"--{name}" for name in ("data", "text", "size", "length") if getattr(options, name) is not None]
     if user.inputs is not None:
         if given:
@@ -185,7 +201,7 @@ def _measured(
                 )
             labels = read_labels(options.labels, numbers=label_numbers(user.network))
             user = checked(user.network, user.inputs, labels, name=user.name, where=f"{options.labels}: ")
-        return measure(user, theories=theories, max_samples=options.sequences, progress=progress)
+        return measure(user, max_samples=options.sequences, **run)
     config = getattr(user.network, "config", None)
     if getattr(config, "is_encoder_decoder", False):
         raise ValueError(
@@ -207,14 +223,7 @@ def _measured(
         user, images, described = with_images(
             user, options.data, size=options.size, max_samples=samples, labels=options.labels
         )
-        return measure(
-            user,
-            theories=theories,
-            max_samples=len(images),
-            described=described,
-            images=images,
-            progress=progress,
-        )
+        return measure(user, max_samples=len(images), described=described, images=images, **run)
     if options.size is not None:
         raise ValueError(f"--size applies to images, and {user.name} takes ids; leave it out")
     try:
@@ -223,7 +232,7 @@ def _measured(
         raise ValueError(
             f"{options.model} must return (network, inputs), got a network alone; or name images with --data"
         ) from error
-    run = {"theories": theories, "causal": False, "progress": progress}
+    run["causal"] = False
     if options.text is None:
         if options.labels is not None:
             raise ValueError("--labels applies to a text or to images; name them with --text or --data")

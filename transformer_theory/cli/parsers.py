@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import math
 from collections.abc import Callable
 from dataclasses import fields
 from itertools import pairwise
@@ -270,6 +271,18 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
         "64 for more than 5 million weights)"
     )
     subparser.add_argument("--sequences", type=_count, metavar="N", help=text)
+    text = (
+        "time in minutes: sizes are chosen so that it suffices, and no further copy of the network is begun "
+        "afterwards (default: 10)"
+    )
+    subparser.add_argument("--minutes", type=_positive, metavar="M", help=text)
+    text = "memory in GiB for activations and metrics (default: half of what is free)"
+    subparser.add_argument("--memory", type=_positive, metavar="G", help=text)
+    text = (
+        "number of randomised copies of the network, its chance level; 0: no copies and no test (default: 99)"
+    )
+    subparser.add_argument("--networks", type=_count_or_none, metavar="N", help=text)
+    subparser.add_argument("--device", metavar="D", help="device of the measurement, such as cuda")
     add_out(subparser, required=False)
 
     help = (
@@ -511,6 +524,20 @@ def _count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
     return int(text)
+
+
+def _count_or_none(text: str) -> int:
+    return 0 if text == "0" else _count(text)
+
+
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
+    return number
 
 
 def _workers(text: str) -> int | str:

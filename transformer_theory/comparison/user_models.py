@@ -30,7 +30,7 @@ from ..metrics.token_layout import TokenLayout
 from ..models.copies import Copies
 from ..models.user_model import UserModel, checked
 from ..probes.attention_maps import attention_maps, first_samples
-from ..probes.cost import MeasurementPlan, estimate, plan
+from ..probes.cost import OTHER_COPIES, MeasurementPlan, estimate, plan
 from ..probes.evaluation import device_of, evaluation, logits_of, on_device
 from ..probes.in_use import reserving
 from ..probes.main_input import MainInput, main_input
@@ -220,6 +220,7 @@ def measure_user_model(
                     copies=networks,
                     memory=free if memory is None else memory * 2**30,
                     minutes=minutes,
+                    other_copies={kind: min(number, networks) for kind, number in OTHER_COPIES.items()},
                     synthetic=SYNTHETIC_PASSES * any(theory.in_networks.responses for theory in chosen),
                 )
             )

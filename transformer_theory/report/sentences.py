@@ -26,13 +26,13 @@ TESTED = (*_BEYOND, "not significant", *_MATCHED)
 # outcomes of the headlines of one network, in the order of the table
 _ORDER = (*_BEYOND, *_MATCHED, "not tested", "too few draws", "not significant", "not measured")
 NOTHING = (
-    "No headline of a theory leaves the copies of this network and its other nulls by an effect that is worth "
-    "a sentence."
+    "No headline of a theory leaves the copies of this network and its other nulls by an effect that is "
+    "worth a sentence."
 )
 MEANING_OF_P = (
     "p: the rank of this network among randomised copies of itself, whose matrices have the same entries in "
-    "random order, adjusted for all headlines together. A small p rejects unstructured weights of equal size. "
-    "It supports no theory by itself, and it says nothing about other seeds or about the task."
+    "random order, adjusted for all headlines together. A small p rejects unstructured weights of equal "
+    "size. It supports no theory by itself, and it says nothing about other seeds or about the task."
 )
 NAMED_PLACES = (
     "A head or layer is named if it leaves its copies significantly in the family of all heads and layers of "
@@ -503,7 +503,8 @@ def _places(quantity: Quantity) -> str:
     chance = f", copies of equal scale {format.of_row(row.null.median, row)}" if row.null is not None else ""
     return (
         f"{quantity.label}: beyond copies of equal scale in {len(quantity.beyond)} of {quantity.tested} "
-        f"{kind}, most of all in {place(first)}; mean over all {kind}: {format.of_row(row.value, row)}{chance}"
+        f"{kind}, most of all in {place(first)}; mean over all {kind}: {format.of_row(row.value, row)}"
+        f"{chance}"
     )
 
 

@@ -137,7 +137,9 @@ def test_states_are_merged_stored_and_bounded(kind):
         tokens = torch.randn(2, T, 3, generator=torch.Generator().manual_seed(seed)).double()
         tokens[:, 1] *= 100
         w = random_weights(2, 2, T, seed)
-        metric.update(attention(w, torch.randn(2, 2, T, 3, generator=torch.Generator().manual_seed(seed)), tokens))
+        metric.update(
+            attention(w, torch.randn(2, 2, T, 3, generator=torch.Generator().manual_seed(seed)), tokens)
+        )
         metric.update(block(tokens)) if kind is OutlierTokens else None
 
     parts = [(0, 8), (1, 12), (2, 9)]

@@ -248,6 +248,7 @@ class Quantity:
         beyond: places of a headline that are beyond their copies of equal scale on the predicted side, the
             farthest first: significant in the family of all places of all headlines, and with an interval
             over inputs beyond 95 % of the copies.
+        largest_p: the largest p-value of these places, adjusted in the family; None without places.
         tested: number of places of a headline in this family.
     """
 
@@ -261,6 +262,7 @@ class Quantity:
     meaning: str = ""
     smallest_effect: float = SMALLEST_EFFECT
     beyond: tuple[Measurement, ...] = ()
+    largest_p: float | None = None
     tested: int = 0
 
     @property
@@ -334,7 +336,7 @@ def quantities(result: Result, theories: Sequence[Theory]) -> list[Quantity]:
         if own is not None:
             quantity = replace(quantity, meaning=own.meaning, smallest_effect=own.smallest_effect)
         found.append(quantity)
-    for index, quantity in zip(tested, _beyond_copies([found[index] for index in tested])):
+    for index, quantity in zip(tested, beyond_copies([found[index] for index in tested])):
         found[index] = quantity
     order = {theory.name: index for index, theory in enumerate(theories)}
     return sorted(found, key=lambda quantity: order.get(quantity.theory, len(order)))
@@ -347,8 +349,12 @@ def _places(rows: Sequence[Measurement]) -> tuple[Measurement | None, list[Measu
     return (means[0] if means and places else None), places or means[:1]
 
 
-def _beyond_copies(found: Sequence[Quantity]) -> list[Quantity]:
-    """Returns headlines with the places that leave their copies of equal scale (:attr:`Quantity.beyond`)."""
+def beyond_copies(found: Sequence[Quantity]) -> list[Quantity]:
+    """Returns quantities with the places that leave their copies of equal scale (:attr:`Quantity.beyond`).
+
+    Args:
+        found: the quantities whose places are one family; rows without a side are not in it.
+    """
     draws = [
         (index, row, row.null.draws)
         for index, each in enumerate(found)
@@ -360,13 +366,18 @@ def _beyond_copies(found: Sequence[Quantity]) -> list[Quantity]:
     if LEVEL * (1 + usual) < 1:
         return list(found)
     family = [(index, row) for index, row, each in draws if len(each) == usual]
-    beyond: dict[int, list[Measurement]] = {}
+    beyond: dict[int, list[tuple[Measurement, float]]] = {}
     for (index, row), (p, side) in zip(family, against_copies([row for _, row in family])):
         if p <= LEVEL and side == 1 and _is_stable(row):
-            beyond.setdefault(index, []).append(row)
+            beyond.setdefault(index, []).append((row, p))
     tested = Counter(index for index, _ in family)
     return [
-        replace(each, beyond=tuple(sorted(beyond.get(index, ()), key=_nearness)), tested=tested[index])
+        replace(
+            each,
+            beyond=tuple(sorted((row for row, _ in beyond.get(index, ())), key=_nearness)),
+            largest_p=max((p for _, p in beyond.get(index, ())), default=None),
+            tested=tested[index],
+        )
         for index, each in enumerate(found)
     ]
 

@@ -21,11 +21,16 @@ from .networks import network_row, weight_rows
 from .own_tokens import attends_elsewhere
 
 LAST, LEARNT = -1, -2  # places: the last token of a sequence; a key that belongs to no token
-SINK_PLACE, SINK_MASS, SINK_VALUE = "place of the sink", "mass on the sink's place", "value at the sink's place"
+SINK_PLACE, SINK_MASS, SINK_VALUE = (
+    "place of the sink",
+    "mass on the sink's place",
+    "value at the sink's place",
+)
 FIRST_MASS, PREVIOUS_MASS = "mass on the first token", "mass on the previous token"
 OUTLIERS, LARGEST_NORM = "outlier tokens in a sequence", "largest norm over the median norm"
 OUTLIER_MASS, OUTLIER_PLACE = "mass on outlier tokens", "commonest place of outlier tokens"
 OUTLIER_SHARE = "share of outlier tokens at their commonest place"
+PLACES = (SINK_PLACE, OUTLIER_PLACE)  # quantities whose value is a place
 DEVIATIONS, TIMES = 10.0, 2.0  # of an outlier: median absolute deviations above the median, and medians
 MIN_TOKENS = 8  # of a sequence whose outliers are counted
 
@@ -36,8 +41,8 @@ class AttendedTokens(Metric):
     The sink is the place with the largest mean weight over all queries and sequences. Places count from the
     start; the last token of a sequence, wherever it is, is a place of its own, and so is a learnt key without
     a token. Its value is :math:`\|v_t\|` over the mean norm of the values of the sequence, averaged over the
-    sequences with a token there. The mass on the first token is that of the queries behind it; the mass on the
-    previous token is that of the queries from the third on, whose previous token is not the first.
+    sequences with a token there. The mass on the first token is that of the queries behind it; the mass on
+    the previous token is that of the queries from the third on, whose previous token is not the first.
 
     Windows of a sequence and attention to other tokens than the module's own are left out.
 
@@ -138,12 +143,12 @@ class OutlierTokens(Metric):
 
     An outlier has a norm above :data:`TIMES` times the median norm of its sequence, and more than
     :data:`DEVIATIONS` median absolute deviations above this median. Its attention is the mean weight over the
-    heads and queries of the block, and is averaged over the sequences with outliers.
+    heads and queries of its first attention, and is averaged over the sequences with outliers.
 
     Attributes:
-        sums: ``(layer, 0)``: number of sequences, outliers, outliers in the last place, sum of largest norm over
-            median norm, number of sequences with outliers and known weights, their mass, ``[6]``; ``(layer,
-            1)``: outliers by place, ``[tokens]``.
+        sums: ``(layer, 0)``: number of sequences, outliers, outliers in the last place, sum of the largest
+            norm over the median norm, number of sequences with outliers and known weights, their mass,
+            ``[6]``; ``(layer, 1)``: outliers by place, ``[tokens]``.
     """
 
     null_source = "networks"
@@ -152,23 +157,23 @@ class OutlierTokens(Metric):
     def reset(self) -> None:
         """Starts a new measurement."""
         super().reset()
-        # by layer and number of tokens: mean weight of each key, and number of heads
-        self._received: dict[tuple[int, int], tuple[Tensor, int]] = {}
+        self._received: dict[
+            tuple[int, int], Tensor
+        ] = {}  # by layer and number of tokens: weight of each key
 
     def update(self, activations: Activations) -> None:
         """Adds one block; of an attention, keeps the weights until its block comes."""
         place = activations.layer, activations.tokens.shape[1]
         if activations.kind == "features":
             self._add(activations, self._received.pop(place, None))
-        elif activations.kind == "attention" and _is_among_tokens(activations):
+        elif activations.kind == "attention" and not activations.first_head and _is_among_tokens(activations):
             rows = activations.shared(weight_rows)
             assert rows is not None
             counts = rows.counted(torch.ones_like(rows.entropy)).sum(2)
             mean = rows.counted(rows.weights).sum(2)[..., : place[1]] / counts.clamp(min=1)[..., None]
-            before, heads = self._received.get(place, (0.0, 0))
-            self._received[place] = before + mean.double().sum(1), heads + mean.shape[1]
+            self._received[place] = mean.double().mean(1)
 
-    def _add(self, block: Activations, received: tuple[Tensor, int] | None) -> None:
+    def _add(self, block: Activations, received: Tensor | None) -> None:
         """Adds the tokens that a block reads, and the weights that they got."""
         norms = torch.linalg.vector_norm(block.tokens.detach().double(), dim=-1)
         if norms.shape[1] < MIN_TOKENS:
@@ -182,9 +187,9 @@ class OutlierTokens(Metric):
         outliers = counted & (norms > TIMES * median) & (norms > median + DEVIATIONS * spread)
         largest = torch.where(counted, norms.amax(1, keepdim=True) / median, 0.0)
         known, mass = torch.zeros_like(finite), torch.zeros_like(median)
-        if received is not None and received[0].shape == norms.shape:
+        if received is not None and received.shape == norms.shape:
             known = outliers.any(1, keepdim=True)
-            mass = (outliers * received[0]).sum(1) / received[1]
+            mass = (outliers * received).sum(1, keepdim=True)
         sums = [counted, outliers, outliers[:, -1], largest, known, mass]
         self.add((block.layer, 0), torch.stack([x.double().sum() for x in sums]))
         self.add((block.layer, 1), outliers.double().sum(0))

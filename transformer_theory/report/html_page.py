@@ -33,6 +33,7 @@ from ..core.sources import Source
 from ..core.statistics import LEVEL
 from ..core.table import grouped
 from ..core.theory import Theory
+from ..metrics.named_tokens import PLACES
 from . import curve_figures, figures, judged_figures, number_tables, tables, training
 from .curves import (
     Curves,
@@ -60,6 +61,7 @@ from .sentences import (
     subject,
     timeline_sentences,
 )
+from .token_sentences import token_statements
 
 MAX_NUMBERS = 300  # largest number of measurements in one part of the page; the rest are in table.jsonl
 # largest number of measurements that are listed without a fold; of more, some are folded into <details>
@@ -543,12 +545,14 @@ def _one_network(result: Result, theories: Sequence[Theory]) -> dict[str, Any]:
     """
     found = quantities(result, theories)
     chosen = headlines(found, theories)
-    general = [each for each in found if each.theory == NETWORK]
+    # a place is a number without an order: the sentences name it
+    general = [each for each in found if each.theory == NETWORK and each.name not in PLACES]
     return {
         **head_of_network(result),
         "sections": theories,
         "glance": _glance(result, found),
         "statements": network_statements(chosen, found),
+        "tokens": token_statements(result, found),
         "nothing": NOTHING,
         "meaning_of_p": MEANING_OF_P,
         "named_places": NAMED_PLACES,

@@ -28,6 +28,7 @@ from .sentences import (
     subject,
 )
 from .tables import Cell, Note, Plain, Strong, StrongNote, pieces
+from .token_sentences import token_statements
 
 _STYLES = {"good": "green", "bad": "bold red", "unsure": "yellow", "outside": "cyan", "none": "dim"}
 _OUTCOME_STYLES = {"as predicted": "green", "opposite": "bold red"}
@@ -241,7 +242,7 @@ def heads(result: Result, *, brief: bool = False) -> Group:
     parts: list[RenderableType] = [Text(plain(subject(result)), style="bold")]
     said = network_statements(chosen, found)
     parts += [] if said else [Padding(Text(NOTHING), (1, 0, 0, 2))]
-    for title, text, meaning in said:
+    for title, text, meaning in [*said, *token_statements(result, found)]:
         sentence = Text(f"{plain(title)}: ", style="bold").append(f"{plain(text)}.", style="not bold")
         parts.append(
             Padding(

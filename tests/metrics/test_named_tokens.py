@@ -97,7 +97,7 @@ def block(tokens: torch.Tensor, layer: int = 0) -> Activations:
 
 
 def test_outliers_their_places_and_their_attention():
-    """Norms 1 to 1.2 beside one of 5 in the place 2 of both sequences and one of 8 at the end of the second."""
+    """Norms 1 to 1.2 beside one of 5 in place 2 of both sequences, and one of 8 at the end of one."""
     T = 10
     norms = 1 + 0.02 * torch.arange(T, dtype=torch.float64).repeat(2, 1)
     norms[:, 2], norms[1, -1] = 5.0, 8.0

@@ -24,7 +24,7 @@ LAST, LEARNT = -1, -2  # places: the last token of a sequence; a key that belong
 SINK_PLACE, SINK_MASS, SINK_VALUE = (
     "place of the sink",
     "mass on the sink's place",
-    "value at the sink's place",
+    "norm of the value at the sink's place",
 )
 FIRST_MASS, PREVIOUS_MASS = "mass on the first token", "mass on the previous token"
 OUTLIERS, LARGEST_NORM = "outlier tokens in a sequence", "largest norm over the median norm"

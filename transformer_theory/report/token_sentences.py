@@ -50,7 +50,7 @@ def token_statements(result: Result, found: Sequence[Quantity]) -> list[Statemen
 
 
 def token_name(place: float, settings: Mapping[str, Any]) -> str:
-    """Returns the token at a place in words: ``"the first token, “[CLS]”"``, ``"the patch in row 2 and column
+    """Returns the token at a place in words: ``"the first token “[CLS]”"``, ``"the patch in row 2 and column
     3"``.
 
     Args:
@@ -64,7 +64,7 @@ def token_name(place: float, settings: Mapping[str, Any]) -> str:
         return _on_grid(number, leading, *grid)
     where = {0: "the first token", LAST: "the last token"}.get(number, f"token {number + 1}")
     known = (settings.get("same_tokens") or {}).get(str(number))
-    return f"{where}, “{known}”" if known else where
+    return f"{where} “{known}”" if known else where
 
 
 def _on_grid(number: int, leading: int, rows: int, columns: int) -> str:

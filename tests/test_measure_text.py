@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.problems.copies import few_copies
 from transformer_theory.cli import main
 from transformer_theory.comparison import language_models, user_models
 from transformer_theory.core.result import Result
@@ -189,7 +190,7 @@ def test_masks_and_special_ids_reach_the_measurement(folders, measured, capfd):
 def test_the_entropy_of_padded_windows_is_that_of_each_window_alone(
     folders, tmp_path, unchecked, monkeypatch
 ):
-    monkeypatch.setattr(user_models, "RANGE_DRAWS", 1)
+    few_copies(monkeypatch)
     options = ("--length", "13", "--theories", "turing", "--out", tmp_path / "out")
     assert measure(folders / "bert", "--text", folders / "text.txt", *options) == 0
     result = Result.load(tmp_path / "out")
@@ -212,7 +213,7 @@ def test_the_entropy_of_padded_windows_is_that_of_each_window_alone(
 
 
 def test_labels_of_lines(folders, tmp_path, unchecked, monkeypatch):
-    monkeypatch.setattr(user_models, "RANGE_DRAWS", 1)
+    few_copies(monkeypatch)
     options = ("--labels", folders / "words.txt", "--theories", "turing", "--out", tmp_path / "out")
     assert measure(folders / "bert", "--text", folders / "lines.txt", *options) == 0
     result = Result.load(tmp_path / "out")

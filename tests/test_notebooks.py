@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import transformer_theory as tt
-from transformer_theory.comparison import user_models
+from tests.problems.copies import few_copies
 
 DOCS = Path(__file__).parents[1] / "docs"
 SOURCES = sorted((DOCS / "notebooks").glob("*.py"))
@@ -55,7 +55,7 @@ def test_a_notebook_runs(source: Path, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tt, "compare", with_fixed(tt.compare, networks=[], seeds=1))
     monkeypatch.setattr(tt, "measure", with_fixed(tt.measure, theories=["scan_snap", "vision"]))
-    monkeypatch.setattr(user_models, "RANGE_DRAWS", 2)
+    few_copies(monkeypatch)
     monkeypatch.setattr(tt, "reach", with_fixed(tt.reach, seeds=1, until="own setting"))
     names: dict = {}
     with torch.random.fork_rng():

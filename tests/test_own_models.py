@@ -16,11 +16,12 @@ from torch import Tensor
 
 from tests.pages import blocks
 from tests.problems import timm_vit
+from tests.problems.copies import few_copies
 from transformer_theory.cli import main
 from transformer_theory.comparison import user_models
 from transformer_theory.core.metric import WORDS
 from transformer_theory.core.result import Result
-from transformer_theory.core.statistics import UNTRAINED
+from transformer_theory.core.statistics import EQUAL_SCALE, UNTRAINED
 from transformer_theory.probes.measure import NEEDS_CAUSAL
 from transformer_theory.report.html_page import head_of_network
 
@@ -33,7 +34,7 @@ ENTROPY, NEEDS_W = "attention entropy", "cosine to the max-margin direction"
 def few_draws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """Few draws and networks, in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(user_models, "RANGE_DRAWS", 1)
+    few_copies(monkeypatch)
     monkeypatch.setattr(user_models, "HEADLINE_DRAWS", 19)
 
 
@@ -312,5 +313,5 @@ def test_the_file_of_the_page_makes_a_page(capsys: pytest.CaptureFixture[str]):
     (mean,) = result.select(quantity="contraction of differences between tokens", layer=None)
     rows = measured(result, "contraction of differences between tokens")
     assert mean.value == pytest.approx(sum(row.value for row in rows) / len(rows))
-    assert [null.kind for null in mean.nulls] == [UNTRAINED, rows[0].null.kind]
+    assert [null.kind for null in mean.nulls] == [EQUAL_SCALE, rows[0].nulls[1].kind, UNTRAINED]
     assert len(mean.null.draws) == 1

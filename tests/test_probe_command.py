@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from tests.problems.copies import few_copies
 from transformer_theory.cli import main
-from transformer_theory.comparison import language_models, user_models
+from transformer_theory.comparison import language_models
 from transformer_theory.comparison.language_models import probe_language_model
 from transformer_theory.core.result import Result
-from transformer_theory.core.statistics import UNTRAINED
+from transformer_theory.core.statistics import EQUAL_SCALE, UNTRAINED
 from transformer_theory.models.transformers_folder import (
     LanguageModel,
     language_model,
@@ -49,7 +50,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def one_untrained(monkeypatch, unchecked):
-    monkeypatch.setattr(user_models, "RANGE_DRAWS", 1)
+    few_copies(monkeypatch)
 
 
 def fails(capsys, *argv: str | Path) -> str:
@@ -65,12 +66,12 @@ def test_the_command_prints_a_summary_and_stores_the_rows(folder, tmp_path, caps
     printed = capsys.readouterr().out
     assert "small (2 layers of 2 heads) on 5 sequences of 12 ids of ids.npy" in printed
     assert "Universal approximation by contextual mappings" in printed
-    assert "by chance up to one place in twenty" in printed
+    assert "the rank of this network among randomised copies" in " ".join(printed.split())
     result = Result.load(tmp_path / "out")
     assert result.settings["vocabulary"] == VOCABULARY
     calls = result.select(theory="turing", layer=1)
     assert {row.head for row in calls} == {0, 1}
-    assert all(row.null is not None and len(row.null.draws) == 19 for row in calls)
+    assert all(row.nulls[0].kind == EQUAL_SCALE and len(row.nulls[1].draws) == 19 for row in calls)
     contexts = [row for row in result.select(theory="universal") if row.value is not None]
     assert {row.null.kind for row in contexts} == {UNTRAINED}
 

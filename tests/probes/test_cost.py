@@ -235,7 +235,7 @@ def test_seconds_of_the_parts_of_a_measurement_without_the_first_call(monkeypatc
     assert cost.compute_drawn.seconds == Part(8.0, 2.0)
     assert cost.forward.seconds == Part(0.0, 0.0)
     assert cost.copy == 0.25
-    assert [(n, draws) for n, draws, _ in passes] == [(1, 0), (2, 0), (1, 0), (2, 0), (1, 7), (1, 7)]
+    assert [(n, draws) for n, draws, _ in passes] == [(1, 0), (2, 0), (1, 0), (2, 0), (1, 7)]
     assert passes[1][2].tolist() == [1, 0]  # two classes
     # 5 sequences in passes of two: three passes, and the rows
     assert cost.seconds(5, 2) == 3 * 2 + 5 * 3 + 4 + 5

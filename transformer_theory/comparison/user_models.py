@@ -23,6 +23,7 @@ from ..core.errors import first_line
 from ..core.journal import Pieces
 from ..core.result import Result, provenance
 from ..core.statistics import EQUAL_SCALE, HEADLINE_DRAWS, evenly_spaced
+from ..core.table import Table
 from ..core.theory import Theory
 from ..core.validation import integers
 from ..data import Images
@@ -34,6 +35,7 @@ from ..probes.attention_maps import attention_maps, first_samples
 from ..probes.cost import OTHER_COPIES, MeasurementPlan, estimate, plan
 from ..probes.evaluation import device_of, evaluation, logits_of, on_device
 from ..probes.in_use import reserving
+from ..probes.linear_probe import linear_probe_rows
 from ..probes.main_input import MainInput, main_input
 from ..probes.measure import measure_network, metrics_of, with_general
 from ..probes.memory import available_memory
@@ -247,6 +249,10 @@ def measure_user_model(
             progress=progress,
             **known,
         )
+        if not limits:  # a causal language model has an output at every token
+            options = {"name": user.name, "batch_size": sizes.batch, "special_ids": special_ids}
+            probed = pieces(("linear probe",), lambda: [*linear_probe_rows(network, data, labels, **options)])
+            table = Table([*table, *probed])
         main = main_input(network, data, special_ids=special_ids)
         maps, layout = ({}, {}) if isinstance(main, str) else _maps(user, main, pictured, sizes.batch)
     shape = {} if isinstance(data, Mapping) else {"shape": " × ".join(map(str, data.shape[1:]))}

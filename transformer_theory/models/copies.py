@@ -258,7 +258,8 @@ def _without_parametrisations(network: nn.Module) -> dict[str, Tensor]:
             members = {
                 key: value for key, value in vars(kind).items() if key not in ("__dict__", "__weakref__")
             }
-            module.__class__ = type(kind.__name__, kind.__bases__, members)
+            own: Any = type(kind.__name__, kind.__bases__, members)
+            module.__class__ = own
         for name in names:
             parametrize.remove_parametrizations(module, name)
             value = getattr(module, name).detach().clone()
@@ -308,7 +309,7 @@ def _is_kept(module: nn.Module, path: str, name: str, parameter: Tensor) -> bool
         return True
     if _is_linear(module) or _is_convolution(module):
         reads = READS_INPUTS.search(".".join(path.split(".")[-2:])) is not None
-        return reads or (_is_convolution(module) and module.in_channels <= PIXELS)
+        return reads or (isinstance(module, nn.modules.conv._ConvNd) and module.in_channels <= PIXELS)
     if isinstance(module, nn.MultiheadAttention):
         return name in ("bias_k", "bias_v")
     words = re.split(r"[._\d]+", name.lower())

@@ -208,7 +208,10 @@ def estimate(
             except NoAttention:
                 continue
             return laps
-        raise ValueError("the network must have attention or a list of similar blocks, got neither")
+        name = type(model).__name__
+        raise ValueError(
+            f"{name} must have attention or a list of similar blocks to be measured, got neither"
+        )
 
     def plain(n: int, *, memory: bool) -> "_Laps":
         laps = _Laps(device, memory=memory)
@@ -224,7 +227,7 @@ def estimate(
     counted_runs = [first, *(measured(n, 0, memory=True) for n in sizes[1:])]
     timed = [first] if dear else [measured(n, 0, memory=False) for n in sizes]
     drawn = measured(1, draws, memory=True) if draws else first
-    timed_drawn = drawn if dear else measured(1, draws, memory=False) if draws else timed[0]
+    timed_drawn = drawn if draws else timed[0]  # once: draws may take longer than all else together
     forward = [plain(n, memory=True) for n in sizes]
     forward_timed = [plain(n, memory=False) for n in sizes]
 

@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import torch
@@ -56,7 +57,7 @@ def on_device(model: nn.Module, device: str | torch.device | None) -> Iterator[N
 
 def device_of(model: nn.Module) -> torch.device:
     """Returns the device of a model: that of its first parameter or buffer; the CPU if it has none."""
-    return next((x.device for x in (*model.parameters(), *model.buffers())), torch.device("cpu"))
+    return next((x.device for x in chain(model.parameters(), model.buffers())), torch.device("cpu"))
 
 
 def converted_inputs(model: nn.Module, inputs: Tensor) -> Tensor:

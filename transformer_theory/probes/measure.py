@@ -25,7 +25,6 @@ from ..core.statistics import (
     EQUAL_SCALE,
     HEADLINE_DRAWS,
     NETWORKS,
-    UNTRAINED,
     evenly_spaced,
     in_order,
     nulls_of,
@@ -336,8 +335,8 @@ def with_nulls(
 
 
 def _without_zeros(rows: Sequence[Measurement]) -> Iterator[Measurement]:
-    """Yields the rows, and one with the reason for a quantity that is 0 at every place, here and with random
-    weights.
+    """Yields the rows, and one with the reason for a quantity that is 0 at every place, here and in other
+    networks.
 
     Such are changes since an earlier measurement of the same network.
     """
@@ -346,11 +345,11 @@ def _without_zeros(rows: Sequence[Measurement]) -> Iterator[Measurement]:
         groups.setdefault((row.theory, row.quantity, row.at), []).append(row)
     for group in groups.values():
         nulls = [
-            row.null.draws if row.null is not None and row.null.kind == UNTRAINED else () for row in group
+            row.null.draws if row.null is not None and row.null.kind in NETWORKS else () for row in group
         ]
         if all(row.value == 0 and draws and not any(draws) for row, draws in zip(group, nulls)):
             reason = (
-                "0 at every place, and also with random weights: one measurement of one network does not "
+                "0 at every place, and also with other weights: one measurement of one network does not "
                 "change it"
             )
             yield replace(group[0], value=None, nulls=(), layer=None, head=None, reason=reason)

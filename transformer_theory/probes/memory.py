@@ -82,10 +82,10 @@ def available_memory(device: torch.device | str = "cpu") -> int:
     "MemAvailable" of the machine or what the control group still permits, if that is less. Other systems do
     not say what is free: half of the memory of the machine, or 4 GiB if that is unknown.
     """
-    device = torch.device(device)
-    if device.type == "cuda":
-        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + held
+    place = torch.device(device)
+    if place.type == "cuda":
+        held = torch.cuda.memory_reserved(place) - torch.cuda.memory_allocated(place)
+        return torch.cuda.mem_get_info(place)[0] + held
     free = [size for size in (_machine_memory(), *_group_memory()) if size is not None]
     if free:
         return min(free)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..core.measurement import Measurement
 from ..core.metric import Metric
-from .evaluation import evaluation, forward
+from .evaluation import converted_inputs, evaluation, forward
 from .probing import probe
 
 Inputs = Tensor | Mapping[str, Tensor]
@@ -50,8 +50,10 @@ def batches(inputs: Inputs, labels: Tensor | None, size: int) -> Iterator[Batch]
 
 
 def run(model: nn.Module, inputs: Inputs) -> Any:
-    """Runs a model on one batch ``[n, ...]``; a single tensor is converted by :func:`.evaluation.forward`."""
-    return forward(model, inputs) if isinstance(inputs, Tensor) else model(**inputs)
+    """Runs a model on one batch ``[n, ...]``, whose tensors :func:`.evaluation.converted_inputs` converts."""
+    if isinstance(inputs, Tensor):
+        return forward(model, inputs)
+    return model(**{name: converted_inputs(model, tensor) for name, tensor in inputs.items()})
 
 
 def measure_metrics(

@@ -25,9 +25,10 @@ from ..core.theory import Response, Theory
 from ..core.validation import as_tensor, integers
 from .evaluation import evaluation, logits_of
 from .main_input import MainInput
-from .passes import Batch, Inputs, count, measure_metrics, run, selected
+from .passes import Batch, Inputs, batches, count, measure_metrics, run, selected
 
 VALUE, NULL, TARGETS, REFERENCE = "value", "null", "targets", "reference"
+BATCH_SIZE = 32  # sequences per forward pass; attention maps of long sequences need fewer
 
 
 def respond(
@@ -37,7 +38,7 @@ def respond(
     *,
     targets: Any = None,
     null_kind: str = "other inputs",
-    batch_size: int = 64,
+    batch_size: int = BATCH_SIZE,
     name: str | None = None,
     layers: str = "*",
     special_ids: Collection[int] | None = None,
@@ -132,6 +133,7 @@ def responses(
     limits: Mapping[str, int],
     generator: torch.Generator,
     name: str | None = None,
+    batch_size: int = BATCH_SIZE,
 ) -> list[Measurement]:
     """Runs the tests of a theory, :attr:`.InNetworks.responses`, on one network.
 
@@ -141,9 +143,10 @@ def responses(
         data: inputs that the network accepts, ``[n, ...]``. Tests that read ids are left out if these are
             floats.
         limits: sizes that the synthetic inputs must not exceed: "length" of a sequence, "vocabulary", number
-            of "sequences".
+            of "sequences", of which no more are read from the data either.
         generator: random generator of the synthetic inputs.
         name: value of the column ``model``. None: the name of the model's type.
+        batch_size: number of sequences per forward pass.
     Returns:
         The rows of all tests; the coordinate ``test`` is the name of the test.
     """
@@ -151,8 +154,8 @@ def responses(
     for test in theory.in_networks.responses if theory.in_networks else ():
         if test.reads == "ids" and data.is_floating_point():
             continue
-        main = MainInput(data)
-        rows += response(model, theory.name, test, main, limits=limits, generator=generator, name=name)
+        main, options = MainInput(data), {"name": name, "batch_size": batch_size}
+        rows += response(model, theory.name, test, main, limits=limits, generator=generator, **options)
     return rows
 
 
@@ -165,43 +168,55 @@ def response(
     limits: Mapping[str, int],
     generator: torch.Generator,
     name: str | None = None,
+    batch_size: int = BATCH_SIZE,
     special_ids: Collection[int] | None = None,
     grid: tuple[int, int] | None = None,
 ) -> list[Measurement]:
     """Runs one test of a theory on one network, see :func:`responses`.
 
     Args:
-        model, limits, generator, name: see :func:`responses`.
+        model, limits, generator, name, batch_size: see :func:`responses`.
         theory: name of the theory.
         test: the test.
         main: inputs that the network accepts.
         special_ids, grid: see :func:`.probe`.
     """
-    made = dict(test.inputs(main.data, limits, generator))
+    data = main.data[: limits.get("sequences")]
+    made = dict(test.inputs(data, limits, generator))
     targets, reference = made.pop(TARGETS, None), made.pop(REFERENCE, None)
     if reference is not None:
-        targets = _outputs(model, main.inputs(reference))
+        targets = _outputs(model, main.inputs(reference), batch_size)
     inputs: dict[str, Any] = {VALUE: main.inputs(made[VALUE])}
     if (nulls := made.get(NULL)) is not None:
         nulls = [nulls] if isinstance(nulls, Tensor) else nulls
         inputs[NULL] = [main.inputs(each) for each in nulls]
-    known = {"special_ids": special_ids, "grid": grid}
     result = respond(
-        model, inputs, test.metrics(), targets=targets, null_kind=test.null_kind, name=name, **known
+        model,
+        inputs,
+        test.metrics(),
+        targets=targets,
+        null_kind=test.null_kind,
+        batch_size=batch_size,
+        name=name,
+        special_ids=special_ids,
+        grid=grid,
     )
     at = {"test": test.name}
     return [replace(row, theory=theory, kind="in network", at={**at, **row.at}) for row in result.table]
 
 
-def _outputs(model: nn.Module, inputs: Inputs) -> Tensor:
-    """Returns the outputs of a network for all inputs."""
+def _outputs(model: nn.Module, inputs: Inputs, batch_size: int) -> Tensor:
+    """Returns the outputs of a network for all inputs, on the CPU."""
+    outputs: list[Tensor] = []
     with evaluation(model), torch.random.fork_rng():
-        output = logits_of(run(model, inputs))
-    if output is None:
-        raise ValueError(
-            f"{type(model).__name__} must return a tensor for a test with reference inputs, got none"
-        )
-    return output
+        for batch in batches(inputs, None, batch_size):
+            output = logits_of(run(model, batch.inputs))
+            if output is None:
+                raise ValueError(
+                    f"{type(model).__name__} must return a tensor for a test with reference inputs, got none"
+                )
+            outputs.append(output.cpu())
+    return torch.cat(outputs)
 
 
 def _measured(

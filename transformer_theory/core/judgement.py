@@ -106,6 +106,8 @@ class Judged:
         q, other_q: p-value on the predicted side, and on the other one, adjusted in the family; None without.
             Against copies both are the p-value of both sides together.
         nulls: kinds of the further nulls that match the value or contradict its side.
+        against: kind of each further null that takes part, and the side of it on which the value lies, as
+            ``side``; empty if the value does not leave the first null.
         reason: why there is no value or no test; empty otherwise.
         remark: what qualifies "not significant"; empty otherwise.
     """
@@ -117,6 +119,7 @@ class Judged:
     q: float | None = None
     other_q: float | None = None
     nulls: tuple[str, ...] = ()
+    against: tuple[tuple[str, int | None], ...] = ()
     reason: str = ""
     remark: str = ""
 
@@ -348,6 +351,7 @@ def _decided(
         unadjusted = any(p is not None and p <= LEVEL for p in (row.p, other_p))
         remark = f"p is at most {LEVEL:g}, but not when adjusted for the family" if unadjusted else ""
         return Judged(**decided, outcome="not significant", remark=remark)
+    decided["against"] = tuple(against.items())
     if contrary := tuple(kind for kind, each in against.items() if each == -side):
         return Judged(**decided, outcome="nulls conflict", nulls=contrary)
     if matching := tuple(kind for kind, each in against.items() if each == 0):

@@ -345,6 +345,7 @@ def of_network(result: Result, theories: Sequence[Theory]) -> Table:
 
 
 _PLACES = Column("heads or layers beyond copies", 16)
+_FURTHER = Column("further nulls", 13)
 
 
 def _columns(*first: Column) -> tuple[Column, ...]:
@@ -358,10 +359,21 @@ def _columns(*first: Column) -> tuple[Column, ...]:
 def network_headlines(chosen: Sequence[Quantity]) -> Table:
     """Returns one line per theory, in the order of the sentences."""
     ordered = sorted(chosen, key=strength)
-    lines = [Line((Strong(each.short_title), *_cells(each))) for each in ordered]
+    lines = [Line((Strong(each.short_title), *_cells(each), _further(each.judged))) for each in ordered]
     caption = "The headline of each theory in this network."
-    columns = _columns(Column("theory", 0))
+    columns = (*_columns(Column("theory", 0)), _FURTHER)
     return Table("own-headlines", caption, columns, (Block("", tuple(lines)),)).without_empty()
+
+
+def _further(judged: Judged) -> Cell:
+    """Says which nulls behind the first one bear the outcome out, give as much, or contradict it."""
+    kinds: dict[str, list[str]] = {"agree": [], "give as much": [], "contradict": []}
+    for kind, side in judged.against:
+        if side is not None:
+            kinds["give as much" if not side else "agree" if side == judged.side else "contradict"].append(
+                kind
+            )
+    return "; ".join(f"{word}: {', '.join(same)}" for word, same in kinds.items() if same)
 
 
 def in_network(found: Sequence[Quantity], theory: Theory) -> dict[str, Any]:

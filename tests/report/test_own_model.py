@@ -242,3 +242,25 @@ def test_the_figure_can_be_written_alone():
     (layers, attention) = pictures(combined)
     assert layers.draw() is not None
     assert attention.draw() is None  # no maps are stored
+
+
+def test_the_table_says_which_further_nulls_agree():
+    nulls = between(EQUAL_SPECTRUM, 0.4, 0.6), between(EQUAL_NORM, 0.7, 0.8), between(HELD_INPUTS, 0.9, 0.95)
+    parts = [[beside(row, *nulls) for row in rows("crate", 0.74, 0.76)]]
+    (only,) = headlines(quantities(result(*parts), list_theories()), list_theories())
+    assert dict(only.judged.against) == {EQUAL_SPECTRUM: 1, EQUAL_NORM: 0, HELD_INPUTS: -1}
+    page = report.page(result(*parts))
+    text = f"agree: {EQUAL_SPECTRUM}; give as much: {EQUAL_NORM}; contradict: {HELD_INPUTS}"
+    assert page.count(text) == 1
+    # a value within its copies has nothing to bear out
+    parts = [[beside(row, *nulls) for row in rows("crate", 0.49, 0.51)]]
+    assert "agree: " not in report.page(result(*parts))
+
+
+@pytest.mark.parametrize(("value", "said"), [(-0.25, True), (0.9, False)])
+def test_a_negative_compression_is_called_an_expansion(value: float, said: bool):
+    parts = [[beside(row) for row in rows("crate", value, value)]]
+    found = quantities(result(*parts), list_theories())
+    ((_, text, _),) = statements(headlines(found, list_theories()), found)
+    assert text.startswith("compression by attention")
+    assert (", which is an expansion, on average over 2 heads" in text) == said

@@ -244,7 +244,7 @@ class Quantity:
         judged: the mean over places, with the means of the places' nulls.
         headline: whether it is the headline of its theory, so that its p-value is adjusted over the theories.
         meaning: what a headline is, in words.
-        smallest_effect: see :class:`.InNetworks`.
+        below_zero, smallest_effect: see :class:`.InNetworks`.
         beyond: places of a headline that are beyond their copies of equal scale on the predicted side, the
             farthest first: significant in the family of all places of all headlines, and with an interval
             over inputs beyond 95 % of the copies.
@@ -260,6 +260,7 @@ class Quantity:
     judged: Judged
     headline: bool = False
     meaning: str = ""
+    below_zero: str = ""
     smallest_effect: float = SMALLEST_EFFECT
     beyond: tuple[Measurement, ...] = ()
     largest_p: float | None = None
@@ -334,7 +335,8 @@ def quantities(result: Result, theories: Sequence[Theory]) -> list[Quantity]:
         judged = replace(judged, q=None, other_q=None)  # only headlines are a family
         quantity = Quantity(theory, titles.get(theory, theory), name, setting, tuple(places), judged)
         if own is not None:
-            quantity = replace(quantity, meaning=own.meaning, smallest_effect=own.smallest_effect)
+            about = {name: getattr(own, name) for name in ("meaning", "below_zero", "smallest_effect")}
+            quantity = replace(quantity, **about)
         found.append(quantity)
     for index, quantity in zip(tested, beyond_copies([found[index] for index in tested])):
         found[index] = quantity

@@ -41,11 +41,12 @@ from ..probes.measure import measure_network, metrics_of, with_general
 from ..probes.memory import available_memory
 from ..probes.modules import check_stored
 from ..probes.passes import Inputs, batches, count, run, selected
+from ..probes.token_masks import special_numbers
 from ..theories import choose
 
 # sequences of ids, whose nulls cost most; images and tokens, fewer for a network above SMALL
 SEQUENCES, IMAGES, FEW_IMAGES = 8, 128, 64
-MAX_SAME = 16  # places whose ids are the same in all sequences
+MAX_SAME = 16  # places from the start at which ids are compared
 SMALL = 5_000_000  # parameters of a small network
 MEMORY_SHARE = 0.5  # of the memory that is available, if the user names none
 SYNTHETIC_PASSES = 25.0  # forward passes of all theories' tests for each synthetic sequence
@@ -264,7 +265,7 @@ def measure_user_model(
         "sequences": count(data),
         **shape,
         **layout,
-        "same_tokens": {} if isinstance(main, str) else _same_tokens(main.data, special_ids),
+        "same_tokens": {} if isinstance(main, str) else _same_tokens(network, main.data, special_ids),
         "causal": bool(limits),
         "precision": "" if parameter is None else str(parameter.dtype).removeprefix("torch."),
         "attention": str(getattr(config, "_attn_implementation", None) or ""),
@@ -281,20 +282,22 @@ def measure_user_model(
     return Result("probe", record, table, maps, sources=sources, provenance=provenance())
 
 
-def _same_tokens(data: Tensor, special_ids: Collection[int] | None) -> dict[str, str]:
+def _same_tokens(network: nn.Module, data: Tensor, special_ids: Collection[int] | None) -> dict[str, str]:
     """Returns the ids that stand at one place in all sequences, by the place: ``{"0": "[CLS]"}``.
 
     Args:
-        data: sequences of one length without padding.
+        network: the network.
+        data: sequences of :func:`.main_input`, the last tokens of which are those of the whole sequences only
+            if they are special.
         special_ids: special ids, with their tokens if these are known.
     """
     if data.ndim != 2 or data.is_floating_point() or len(data) < 2:
         return {}
-    same = (data == data[:1]).all(0).nonzero().squeeze(1).tolist()
+    same = (data == data[:1]).all(0).tolist()
+    found = {place: int(data[0, place]) for place, known in enumerate(same[:-1][:MAX_SAME]) if known}
+    if same[-1] and (last := int(data[0, -1])) in special_numbers(network, special_ids):
+        found[LAST] = last
     names = special_ids if isinstance(special_ids, Mapping) else {}
-    found = {place: int(data[0, place]) for place in same[:MAX_SAME]}
-    if same and same[-1] == data.shape[1] - 1:
-        found[LAST] = int(data[0, -1])
     return {str(place): names.get(number, f"id {number}") for place, number in found.items()}
 
 

@@ -27,6 +27,7 @@ from transformer_theory.report.sentences import other_outcomes as rest
 from transformer_theory.theories import list_theories, theory
 
 WIDE, NARROW, FEW = 199, 19, 3  # draws
+HELD_WORDS = "copies of equal scale with held inputs"
 MODEL = 'a <b> "$net"'
 
 
@@ -142,12 +143,14 @@ def test_what_other_nulls_give_as_well_does_not_stand_out():
     assert texts[theory("bottleneck").title].endswith("opposite to the prediction")
     assert dict(rest(chosen, found)) == {
         "matched by permuted labels": theory("scan_snap").short_title,
-        f"beyond equal scale but on the opposite side of {HELD_INPUTS}": theory("vision").short_title,
+        f"beyond copies of equal scale but on the opposite side of {HELD_WORDS}": theory(
+            "vision"
+        ).short_title,
     }
     # on the first screen and in the table of headlines
     page = report.page(one)
     assert page.lower().count("matched by permuted labels") == 2
-    assert page.lower().count(f"opposite side of {HELD_INPUTS}") == 2
+    assert page.lower().count(f"opposite side of {HELD_WORDS}") == 2
     assert "supports no theory by itself" in page
 
 

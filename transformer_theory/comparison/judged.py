@@ -420,6 +420,12 @@ def headlines(found: Sequence[Quantity], theories: Sequence[Theory]) -> list[Qua
     return [replace(each, judged=judged, headline=True) for each, judged in zip(chosen, family)]
 
 
+def with_headlines(found: Sequence[Quantity], chosen: Sequence[Quantity]) -> list[Quantity]:
+    """Returns the quantities, the headlines among them as they were judged in their family."""
+    judged = {(each.theory, each.label): each for each in chosen}
+    return [judged.get((each.theory, each.label), each) for each in found]
+
+
 def notable(found: Sequence[Quantity]) -> list[Quantity]:
     """Returns the headlines with places beyond their copies, the largest share first."""
     chosen = [each for each in found if each.beyond]

@@ -23,6 +23,8 @@ from .measurement import Measurement, Null, Scope, Side
 from .statistics import (
     COPIES,
     EQUAL_SCALE,
+    EQUAL_SPECTRUM,
+    HELD_INPUTS,
     LEVEL,
     NETWORKS,
     PERMUTED_LABELS,
@@ -62,6 +64,11 @@ OUTCOMES: dict[Outcome, str] = {
     "not measured": "no value; the reason stands in its place",
 }
 ABOUT_ANY_DATA = "a statement about any data: compare it with the value on noise"
+IN_WORDS = {
+    EQUAL_SCALE: "copies of equal scale",
+    HELD_INPUTS: "copies of equal scale with held inputs",
+    EQUAL_SPECTRUM: "copies of equal spectrum",
+}
 OTHER_SIDE: dict[str | None, Side] = {">=": "<=", "<=": ">=", "==": "!="}
 
 
@@ -207,7 +214,8 @@ class Judged:
         """The outcome in a sentence, with the names of the nulls behind it."""
         if self.second is None or self.row.null is None:
             return self.outcome
-        first, second = self.row.null.kind, " and ".join(self.nulls) or self.second.kind
+        first, kinds = in_words(self.row.null.kind), self.nulls or (self.second.kind,)
+        second = " and ".join(map(in_words, kinds))
         if self.outcome == "matched by a second null":
             return f"matched by {second}"
         if self.outcome == "nulls conflict":
@@ -218,6 +226,11 @@ class Judged:
             )
             return ends.format(first, second)
         return self.outcome
+
+
+def in_words(kind: str) -> str:
+    """Returns a kind of null as the object of a sentence: ``"copies of equal scale"``."""
+    return IN_WORDS.get(kind, kind)
 
 
 def judge(

@@ -11,7 +11,15 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ..comparison.judged import Quantity, findings, headlines, is_of_one_network, quantities, rung_results
+from ..comparison.judged import (
+    Quantity,
+    findings,
+    headlines,
+    is_of_one_network,
+    quantities,
+    rung_results,
+    with_headlines,
+)
 from ..comparison.pooling import (
     COMPARE,
     NETWORK,
@@ -26,7 +34,7 @@ from ..comparison.pooling import (
     result_label,
 )
 from ..core import format
-from ..core.judgement import OUTCOMES
+from ..core.judgement import OUTCOMES, in_words
 from ..core.parallel import stream
 from ..core.result import Result
 from ..core.sources import Source
@@ -574,7 +582,9 @@ def _one_network(result: Result, theories: Sequence[Theory]) -> dict[str, Any]:
             lambda: attention(result, training.network_name(result)), "own-attention", "Attention maps"
         ),
         "on_images": "network/images" in result.arrays,
-        "theories": {theory.name: tables.in_network(found, theory) for theory in theories},
+        "theories": {
+            theory.name: tables.in_network(with_headlines(found, chosen), theory) for theory in theories
+        },
         "general": tables.network_quantities(general, "network", "Attention and geometry"),
         "general_reasons": [(each.label, each.judged.reason) for each in general if not each.rows],
     }
@@ -598,9 +608,14 @@ def head_of_network(result: Result) -> dict[str, Any]:
     lead = f"{name}{' has ' if facts else ''}{facts}. It was measured on {inputs}{correct}."
     copies = settings.get("copies") or {}
     below = [
-        ", ".join(f"{number} {kind}" for kind, number in copies.items()) + " beside it" if copies else "",
-        f"copies on {format.counted(settings['tested_sequences'], 'sequence')}"
-        if copies and "tested_sequences" in settings
+        "beside it "
+        + ", ".join(f"{number} {in_words(kind)}" for kind, number in copies.items())
+        + (
+            f", on {format.counted(settings['tested_sequences'], 'sequence')}"
+            if "tested_sequences" in settings
+            else ""
+        )
+        if copies
         else "",
     ]
     below += [

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from ..comparison.judged import Finding, Findings, Quantity, RungResult, by_theory, notable
 from ..core import format
-from ..core.judgement import OUTCOMES, Judged
+from ..core.judgement import OUTCOMES, Judged, in_words
 from ..core.math_text import literal
 from ..core.measurement import Measurement, Null
 from ..core.result import Result
@@ -31,8 +31,9 @@ NOTHING = (
 )
 MEANING_OF_P = (
     "p: the rank of this network among randomised copies of itself, whose matrices have the same entries in "
-    "random order, adjusted for all headlines together. A small p rejects unstructured weights of equal "
-    "size. It supports no theory by itself, and it says nothing about other seeds or about the task."
+    "random order, adjusted for the family: all headlines, or all heads and layers. A small p rejects "
+    "unstructured weights of equal size. It supports no theory by itself, and it says nothing about other "
+    "seeds or about the task."
 )
 NAMED_PLACES = (
     "A head or layer is named if it leaves its copies significantly in the family of all heads and layers of "
@@ -490,7 +491,7 @@ def _below_zero(quantity: Quantity) -> str:
 
 def null_in_words(null: Null) -> str:
     """Returns a null as the object of a comparison: ``"copies of equal scale"``."""
-    return f"copies of {null.kind}" if null.kind == EQUAL_SCALE else null.kind
+    return in_words(null.kind)
 
 
 def effect_in_words(quantity: Quantity) -> str:

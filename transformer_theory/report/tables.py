@@ -352,7 +352,9 @@ def _columns(*first: Column) -> tuple[Column, ...]:
     """Returns the columns of judged rows behind the given ones, with the number of places beyond chance."""
     shares = (15, 13, 8, 17, 7, 8, 13)
     judged = tuple(replace(column, share=share) for column, share in zip(JUDGED, shares))
-    own = (*first, replace(judged[0], head="quantity", role=""), *judged[1:], _PLACES)
+    heads = {"on": "quantity", "p (q)": "adjusted p"}
+    judged = tuple(replace(column, head=heads.get(column.head, column.head)) for column in judged)
+    own = (*first, replace(judged[0], role=""), *judged[1:], _PLACES)
     return (replace(own[0], share=100 - sum(column.share for column in own[1:])), *own[1:])
 
 
@@ -406,8 +408,10 @@ def _cells(quantity: Quantity) -> tuple[Cell, ...]:
     cells = list(judged_cells(name, quantity.judged, about))
     if quantity.mean.null is None and any(each.null is not None for each in quantity.rows):
         cells[3] = "differs by place"
+    if quantity.mean.p is not None:  # the p-values of other quantities than headlines are not adjusted
+        cells[5] = "" if quantity.judged.q is None else format.p_value(quantity.judged.q)
     if quantity.mean.p is not None and quantity.judged.q is None:
-        cells[6] = ""  # the p-values of other quantities than headlines are not adjusted
+        cells[6] = ""
     return (*cells, _beyond(quantity))
 
 

@@ -7,7 +7,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ..comparison.judged import findings, headlines, quantities, rung_results
+from ..comparison.judged import findings, headlines, quantities, rung_results, with_headlines
 from ..comparison.pooling import NETWORK, aggregate
 from ..core import format
 from ..core.claims import CONTROL_TEXT, Verification
@@ -255,7 +255,7 @@ def heads(result: Result, *, brief: bool = False) -> Group:
         others.append(f"{outcome.capitalize()}: ", style="bold").append(f"{plain(names)}. ")
     parts.append(Padding(others, (1, 0, 0, 2)))
     for theory in theories if not brief else ():
-        own = tables.in_network(found, theory)
+        own = tables.in_network(with_headlines(found, chosen), theory)
         if own["table"] is not None or own["reasons"]:
             title = Text(f"\n{plain(theory.title)}", style="bold")
             parts.append(title.append(f" · {plain(theory.question)}", style="not bold dim"))

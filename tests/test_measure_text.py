@@ -110,7 +110,7 @@ def test_a_window_of_an_encoder_is_whole_sentences_between_its_special_tokens(fo
         assert bool((row[~real.bool()] == PAD).all())
     assert mask[0].tolist() == [1] * 9 + [0] * 4
     assert torch.equal(found.inputs["token_type_ids"], torch.zeros_like(ids))
-    assert found.special_ids == (PAD, UNK, CLS, SEP)
+    assert found.special_ids == {PAD: "[PAD]", UNK: "[UNK]", CLS: "[CLS]", SEP: "[SEP]"}
     some = read_sequences(folders / "text.txt", model_of(folders / "bert"), length=13, sequences=2).inputs
     assert torch.equal(some["input_ids"], ids[[0, 3]])
 
@@ -178,7 +178,7 @@ def answer(capsys) -> str:
 
 def test_masks_and_special_ids_reach_the_measurement(folders, measured, capfd):
     assert measure(folders / "bert", "--text", folders / "text.txt", "--length", "13") == 2
-    assert measured["special_ids"] == (PAD, UNK, CLS, SEP)
+    assert list(measured["special_ids"]) == [PAD, UNK, CLS, SEP]
     assert int(measured["data"]["attention_mask"].sum()) == 9 + 13 + 11 + 13
     assert measured["labels"] is None
     assert measured["settings"]["inputs"] == "4 sequences of 9 to 13 ids of text.txt"

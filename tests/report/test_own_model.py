@@ -5,14 +5,20 @@ screen names.
 import re
 from dataclasses import replace
 
-import numpy as np
 import pytest
+import torch
 
 from transformer_theory import report
 from transformer_theory.comparison.judged import headlines, is_of_one_network, notable, quantities
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.result import Result
-from transformer_theory.core.statistics import EQUAL_SCALE, HELD_INPUTS, UNTRAINED, studentised_maximum
+from transformer_theory.core.statistics import (
+    EQUAL_NORM,
+    EQUAL_SCALE,
+    EQUAL_SPECTRUM,
+    HELD_INPUTS,
+    UNTRAINED,
+)
 from transformer_theory.core.table import Table
 from transformer_theory.report.figures import pictures
 from transformer_theory.report.sentences import MAX_OF_NETWORK
@@ -21,7 +27,7 @@ from transformer_theory.report.sentences import other_outcomes as rest
 from transformer_theory.theories import list_theories, theory
 
 WIDE, NARROW, FEW = 199, 19, 3  # draws
-COPIED = tuple(float(share) for share in np.random.default_rng(3).permutation(np.linspace(0, 1, 99)))
+HELD_WORDS = "copies of equal scale with held inputs"
 MODEL = 'a <b> "$net"'
 
 
@@ -52,24 +58,17 @@ def rows(
     ]
 
 
-def copied(name: str, value: float, *, width: float = 0.1, centre: float = 0.5, beside=(), **columns):
-    """One head beside 99 copies of equal scale, with an interval on held-out inputs."""
-    draws = tuple(centre + width * (share - 0.5) for share in COPIED)
-    (row,) = rows(name, value, nulls=(Null(EQUAL_SCALE, draws), *beside), **columns)
-    return [replace(row, interval=(value - 0.01, value + 0.01), interval_kind="over held-out inputs")]
+def beside(row: Measurement, *nulls: Null) -> Measurement:
+    """The row with copies of equal scale, evenly spaced within .05 of .5, in an order that differs from head
+    to head, as its first null.
+    """
+    order = torch.randperm(99, generator=torch.Generator().manual_seed(row.head or 0)).tolist()
+    copies = Null(EQUAL_SCALE, tuple(0.5 + 0.1 * (index / 98 - 0.5) for index in order))
+    return replace(row, nulls=(copies, *nulls))
 
 
-def untrained(name: str, value: float, low: float, high: float) -> Measurement:
-    owner = theory(name).in_networks
-    assert owner is not None
-    null = Null(UNTRAINED, tuple(low + (high - low) * index / (NARROW - 1) for index in range(NARROW)))
-    place = {
-        "quantity": owner.headline,
-        "nulls": (null,),
-        "side": owner.side,
-        "model": MODEL,
-    }
-    return Measurement(name, "in network", value=value, **place)
+def between(kind: str, low: float, high: float, draws: int = 9) -> Null:
+    return Null(kind, tuple(low + (high - low) * index / (draws - 1) for index in range(draws)))
 
 
 def result(*parts: list[Measurement]) -> Result:
@@ -124,63 +123,80 @@ def test_the_mean_of_many_places_is_tested_against_the_null_of_the_mean():
     assert only.mean.p == pytest.approx((1 + sum(draw >= 0.54 for draw in null.draws)) / 200)
 
 
-def test_untrained_networks_are_shown_and_copies_decide():
-    """In scan_snap untrained networks give as much, which decides nothing; in vision copies whose inputs are
-    held give as much, and in bottleneck they are on the other side.
+def test_what_other_nulls_give_as_well_does_not_stand_out():
+    """Beyond copies of equal scale: scan_snap, as much as the metric's own null; vision, but other copies lie
+    on the other side; crate, which rotated copies cannot test, since they keep it; bottleneck, on the other
+    side, with fewer untrained networks than count.
     """
-    held = Null(HELD_INPUTS, tuple(0.65 + 0.01 * index for index in range(9)))
-    opposite = Null(HELD_INPUTS, tuple(0.05 + 0.01 * index for index in range(9)))
-    parts = [
-        copied("scan_snap", 0.9),
-        copied("vision", 0.7, beside=(held,)),
-        copied("bottleneck", 0.2, beside=(opposite,)),
-    ]
-    one = result(*parts, [untrained("scan_snap", 0.9, 0.85, 0.95)])
+    copies = {
+        "scan_snap": (0.9, [between("permuted labels", 0.8, 1.0, WIDE)]),
+        "vision": (0.7, [between(HELD_INPUTS, 0.8, 0.9)]),
+        "crate": (0.8, [between(EQUAL_SPECTRUM, 0.8, 0.8), between(UNTRAINED, 0.9, 1.0)]),
+        "bottleneck": (0.2, [between(EQUAL_NORM, 0.6, 0.7), between(UNTRAINED, 0.0, 0.1, 3)]),
+    }
+    one = result(*([beside(*rows(name, value), *nulls)] for name, (value, nulls) in copies.items()))
     found = quantities(one, list_theories())
     chosen = headlines(found, list_theories())
-    texts = statements(chosen, found)
-    assert [title for title, *_ in texts] == [theory("scan_snap").title]
-    assert "networks with random weights have 0.850 … 0.950" in texts[0][1]
+    texts = {title: text for title, text, _ in statements(chosen, found)}
+    assert texts.keys() == {theory("crate").title, theory("bottleneck").title}
+    assert "0.800, above copies of equal scale with 0.500 (p = .010, effect" in texts[theory("crate").title]
+    assert texts[theory("bottleneck").title].endswith("opposite to the prediction")
     assert dict(rest(chosen, found)) == {
-        f"matched by {HELD_INPUTS}": theory("vision").short_title,
-        f"on the opposite side of {EQUAL_SCALE} but beyond {HELD_INPUTS}": theory("bottleneck").short_title,
+        "matched by permuted labels": theory("scan_snap").short_title,
+        f"beyond copies of equal scale but on the opposite side of {HELD_WORDS}": theory(
+            "vision"
+        ).short_title,
     }
     # on the first screen and in the table of headlines
     page = report.page(one)
-    assert page.lower().count(f"matched by {HELD_INPUTS}") == 2
-    assert page.lower().count(f"but beyond {HELD_INPUTS}") == 2
+    assert page.lower().count("matched by permuted labels") == 2
+    assert page.lower().count(f"opposite side of {HELD_WORDS}") == 2
+    assert "supports no theory by itself" in page
 
 
-def test_untrained_networks_without_copies_decide_nothing():
-    (only,) = headlines(
-        quantities(result([untrained("scan_snap", 0.9, 0.1, 0.2)]), list_theories()), list_theories()
+def test_a_small_effect_has_no_sentence():
+    """Copies lie around .5 and the bound is 1: .53 is 6 % of the way, .52 is 4 %."""
+    row = replace(beside(*rows("scan_snap", 0.53)), bounds=(0.0, 1.0))
+    tight = replace(row.nulls[0], draws=tuple(0.5 + (draw - 0.5) / 100 for draw in row.nulls[0].draws))
+    found = quantities(result([replace(row, nulls=(tight,))]), list_theories())
+    chosen = headlines(found, list_theories())
+    assert chosen[0].judged.outcome == "as predicted"
+    assert chosen[0].judged.effect == pytest.approx(0.06, abs=1e-3)
+    assert len(statements(chosen, found)) == 1
+    smaller = [replace(row, value=0.52, nulls=(tight,))]
+    found = quantities(result(smaller), list_theories())
+    chosen = headlines(found, list_theories())
+    assert (chosen[0].judged.outcome, chosen[0].judged.effect) == (
+        "as predicted",
+        pytest.approx(0.04, abs=1e-3),
     )
-    assert only.judged.side is None
-    assert not only.is_large
+    assert not statements(chosen, found)
+    assert dict(rest(chosen, found)) == {"as predicted, by a small effect": theory("scan_snap").short_title}
 
 
-def test_the_row_of_the_mean_has_the_nulls_that_decide():
-    """It replaces the mean over places, with the nulls of the places that it lacks behind its own."""
-    names = rows("scan_snap", 0.7, 0.9)
-    whole = replace(
-        names[0],
-        layer=None,
-        head=None,
-        value=0.81,
-        nulls=(Null(UNTRAINED, (0.1, 0.2)), Null(EQUAL_SCALE, COPIED, value=1.2)),
-    )
-    (only,) = headlines(quantities(result([*names, whole]), list_theories()), list_theories())
-    assert [null.kind for null in only.mean.nulls] == [EQUAL_SCALE, "permuted labels", UNTRAINED]
-    assert (only.mean.value, only.places, len(only.rows)) == (0.81, "2 heads in 1 layer", 2)
-    assert only.judged.q == pytest.approx(0.01)
+def test_heads_are_named_if_they_are_significant_together_and_stable():
+    """Of four heads beyond all of their copies one has no interval and one an interval that reaches them."""
+    intervals = [(0.8, 0.95), None, (0.52, 0.95), (0.7, 0.75)]
+    heads = [
+        beside(replace(row, interval=interval))
+        for row, interval in zip(rows("scan_snap", 0.9, 0.9, 0.9, 0.72), intervals)
+    ]
+    inside = [beside(row) for row in rows("scan_snap", *[0.5] * 12, layer=1)]
+    found = quantities(result(heads, inside), list_theories())
+    (one,) = notable(found)
+    assert [(row.layer, row.head) for row in one.beyond] == [(0, 0), (0, 3)]
+    assert one.tested == 16
+    ((_, text, _),) = statements(headlines(found, list_theories()), found)
+    assert "2 of 16 heads are so by themselves, most of all layer 0, head 0 (0.900, copies 0.500)" in text
+    # 18 copies cannot reach p = .05
+    few = [replace(row, nulls=(replace(row.nulls[0], draws=row.nulls[0].draws[:18]),)) for row in heads]
+    assert not notable(quantities(result(few), list_theories()))
 
 
-def test_every_headline_says_what_it_is_and_places_have_their_own_chance():
-    """The second head has the smaller value and is farther from its own copies."""
-    parts = [copied("scan_snap", 0.9), copied("scan_snap", 0.8, centre=0.2, layer=1)]
+def test_every_headline_says_what_it_is():
+    parts = [rows("scan_snap", 0.9), rows("scan_snap", 0.8, layer=1)]
     found = quantities(result(*parts), list_theories())
-    ((_, text, meaning),) = statements(headlines(found, list_theories()), found)
-    assert "most of all layer 1, head 0 (0.800, chance 0.200)" in text
+    ((_, _, meaning),) = statements(headlines(found, list_theories()), found)
     assert all(each.in_networks.meaning for each in list_theories() if each.in_networks is not None)
     assert f"{meaning[0].upper()}{meaning[1:]}." in report.page(result(*parts))
 
@@ -205,69 +221,15 @@ def test_the_first_screen_names_every_theory():
     assert outcomes.keys() == {"also as predicted", "not measured"}
 
 
-def test_a_place_is_named_only_if_it_is_significant_in_the_family_and_stable():
-    """All places of all headlines are one family: 80 independent heads, with two effects."""
-    generator = np.random.default_rng(0)
-
-    def heads(name, *values, intervals=None):
-        shown = []
-        for index, value in enumerate([*values, *generator.uniform(0.4, 0.6, 40 - len(values))]):
-            null = Null(EQUAL_SCALE, tuple(generator.normal(0.5, 0.1, 99)))
-            interval = (intervals or {}).get(index, (value - 0.01, value + 0.01))
-            (row,) = rows(name, value, nulls=(null,), interval=interval)
-            shown.append(replace(row, head=index))
-        return shown
-
-    # Heads 0 and 1 are far from their copies, but the interval of head 1 is not. Head 2 lies beyond most of
-    # its own copies, as others among 80 do by chance.
-    first = heads("scan_snap", 1.2, 1.4, 0.75, intervals={1: (0.6, 2.2)})
-    found = quantities(result(first, heads("crate"), rows("vision", 0.9, 0.9)), list_theories())
-    beyond = {each.theory: [row.head for row in each.beyond] for each in found}
-    assert beyond == {"scan_snap": [0], "crate": [], "vision": []}  # those of vision have no copies
-    assert {each.theory: each.tested for each in found} == {"scan_snap": 40, "crate": 40, "vision": 0}
-    assert [each.theory for each in notable(found)] == ["scan_snap"]
-    # the family has the same p-values as the maximum over the 80 columns
-    family = [row for each in found if each.tested for row in each.rows]
-    p = studentised_maximum(
-        np.array([row.value for row in family]), np.array([row.null.draws for row in family]).T
-    )
-    assert {row.head for row, one in zip(family, p) if one <= 0.05} == {0, 1}
-    assert family[2].null.p(family[2].value, ">=") <= 0.05
-
-    stable = heads("scan_snap", 1.2, 1.4, intervals={1: (1.0, 1.8)})
-    (only,) = quantities(result(stable), list_theories())
-    distances = [(row.value - np.mean(row.null.draws)) / np.std(row.null.draws) for row in only.beyond]
-    assert [row.head for row in only.beyond] == [1, 0]
-    assert distances == sorted(distances, reverse=True)
-    assert only.largest_p == pytest.approx(0.01)
-    without = [replace(row, interval=None) for row in stable]
-    assert not quantities(result(without), list_theories())[0].beyond
-
-    # joma expects small values: the mirror image
-    small = [0.05, 0.05, 0.95]
-    (only,) = quantities(result(heads("joma", *small, intervals={1: (-0.1, 0.5)})), list_theories())
-    assert [row.head for row in only.beyond] == [0]
-
-
-def test_the_first_screen_needs_an_effect_beside_significance():
-    """The headline of scan_snap is a share here: an effect of 1 is the distance from the copies to 1."""
-    near = copied("scan_snap", 0.52, width=0.01, unit="share")
-    far = copied("scan_snap", 0.53, width=0.01, unit="share")
-    found = []
-    for part in (near, far):
-        (only,) = headlines(quantities(result(part), list_theories()), list_theories())
-        assert (only.judged.outcome, only.judged.q) == ("as predicted", pytest.approx(0.01))
-        found.append(only.is_large)
-    assert found == [False, True]  # .02 / .5 and .03 / .5, where .05 is needed
-
-
 def test_the_page_escapes_names_and_speaks_of_this_network():
     page = report.page(result(rows("scan_snap", 0.7, 0.8), rows("vision", 0.4)))
     assert "<em>a &lt;b&gt; &#34;$net&#34;</em>" in page
     assert "Net has 1 layer of 2 heads, 1,234 parameters. It was measured on 8 sequences." in page
     assert "<b>" not in page
     assert re.search(
-        r"sharpness: 0\.750.* on average over 2 heads in 1 layer, above chance, as predicted", page
+        r"sharpness: 0\.750.* on average over 2 heads in 1 layer, above permuted labels with 0\.500.*, as "
+        r"predicted",
+        page,
     )
 
 
@@ -283,3 +245,25 @@ def test_the_figure_can_be_written_alone():
     (layers, attention) = pictures(combined)
     assert layers.draw() is not None
     assert attention.draw() is None  # no maps are stored
+
+
+def test_the_table_says_which_further_nulls_agree():
+    nulls = between(EQUAL_SPECTRUM, 0.4, 0.6), between(EQUAL_NORM, 0.7, 0.8), between(HELD_INPUTS, 0.9, 0.95)
+    parts = [[beside(row, *nulls) for row in rows("crate", 0.74, 0.76)]]
+    (only,) = headlines(quantities(result(*parts), list_theories()), list_theories())
+    assert dict(only.judged.against) == {EQUAL_SPECTRUM: 1, EQUAL_NORM: 0, HELD_INPUTS: -1}
+    page = report.page(result(*parts))
+    text = f"agree: {EQUAL_SPECTRUM}; give as much: {EQUAL_NORM}; contradict: {HELD_INPUTS}"
+    assert page.count(text) == 1
+    # a value within its copies has nothing to bear out
+    parts = [[beside(row, *nulls) for row in rows("crate", 0.49, 0.51)]]
+    assert "agree: " not in report.page(result(*parts))
+
+
+@pytest.mark.parametrize(("value", "said"), [(-0.25, True), (0.9, False)])
+def test_a_negative_compression_is_called_an_expansion(value: float, said: bool):
+    parts = [[beside(row) for row in rows("crate", value, value)]]
+    found = quantities(result(*parts), list_theories())
+    ((_, text, _),) = statements(headlines(found, list_theories()), found)
+    assert text.startswith("compression by attention")
+    assert (", which is an expansion, on average over 2 heads" in text) == said

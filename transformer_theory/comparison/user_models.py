@@ -27,6 +27,7 @@ from ..core.table import Table
 from ..core.theory import Theory
 from ..core.validation import integers
 from ..data import Images
+from ..metrics.named_tokens import LAST
 from ..metrics.token_layout import TokenLayout
 from ..models.copies import Copies
 from ..models.user_model import UserModel, checked
@@ -40,10 +41,12 @@ from ..probes.measure import measure_network, metrics_of, with_general
 from ..probes.memory import available_memory
 from ..probes.modules import check_stored
 from ..probes.passes import Inputs, batches, count, run, selected
+from ..probes.token_masks import special_numbers
 from ..theories import choose
 
 # sequences of ids, whose nulls cost most; images and tokens, fewer for a network above SMALL
 SEQUENCES, IMAGES, FEW_IMAGES = 8, 128, 64
+MAX_SAME = 16  # places from the start at which ids are compared
 SMALL = 5_000_000  # parameters of a small network
 MEMORY_SHARE = 0.5  # of the memory that is available, if the user names none
 SYNTHETIC_PASSES = 25.0  # forward passes of all theories' tests for each synthetic sequence
@@ -95,7 +98,8 @@ def measure(
             None: where the network is.
         max_samples: largest number of sequences, evenly spaced. None: :func:`default_samples`.
         seed: seed of synthetic inputs and copies.
-        special_ids, grid: see :func:`.probe`.
+        special_ids, grid: see :func:`.probe`; special ids may be a mapping to their tokens, which are then
+            named on the page.
         described: the inputs in words. Empty: their number and shape.
         images, progress: images before normalisation, for the pictures; receives a line per step.
         journal: file of the finished parts, from which an interrupted measurement goes on. None: no file.
@@ -261,6 +265,7 @@ def measure_user_model(
         "sequences": count(data),
         **shape,
         **layout,
+        "same_tokens": {} if isinstance(main, str) else _same_tokens(network, main.data, special_ids),
         "causal": bool(limits),
         "precision": "" if parameter is None else str(parameter.dtype).removeprefix("torch."),
         "attention": str(getattr(config, "_attn_implementation", None) or ""),
@@ -275,6 +280,25 @@ def measure_user_model(
     if pieces.journal is not None:
         pieces.journal.path.unlink(missing_ok=True)
     return Result("probe", record, table, maps, sources=sources, provenance=provenance())
+
+
+def _same_tokens(network: nn.Module, data: Tensor, special_ids: Collection[int] | None) -> dict[str, str]:
+    """Returns the ids that stand at one place in all sequences, by the place: ``{"0": "[CLS]"}``.
+
+    Args:
+        network: the network.
+        data: sequences of :func:`.main_input`, the last tokens of which are those of the whole sequences only
+            if they are special.
+        special_ids: special ids, with their tokens if these are known.
+    """
+    if data.ndim != 2 or data.is_floating_point() or len(data) < 2:
+        return {}
+    same = (data == data[:1]).all(0).tolist()
+    found = {place: int(data[0, place]) for place, known in enumerate(same[:-1][:MAX_SAME]) if known}
+    if same[-1] and (last := int(data[0, -1])) in special_numbers(network, special_ids):
+        found[LAST] = last
+    names = special_ids if isinstance(special_ids, Mapping) else {}
+    return {str(place): names.get(number, f"id {number}") for place, number in found.items()}
 
 
 def _one_copy(network: nn.Module) -> None:

@@ -107,6 +107,7 @@ class InNetworks:
             predicts neither, and then the headline is shown beside its null without a test.
         responses: tests on synthetic inputs.
         meaning: what the headline is, and which value means what, in a clause without a full stop.
+        below_zero: what a negative value says, in words behind the value; empty if no value is negative.
         smallest_effect: smallest effect (:attr:`.Judged.effect`) that is worth a sentence. It was fixed on
             the networks of the digits, not on those that are reported, see docs/statistics.md.
     """
@@ -116,6 +117,7 @@ class InNetworks:
     side: Side | None = ">="
     responses: tuple[Response, ...] = ()
     meaning: str = ""
+    below_zero: str = ""
     smallest_effect: float = SMALLEST_EFFECT
 
 

@@ -37,13 +37,13 @@ class TextSequences:
 
     Attributes:
         inputs: ids and masks by the name of the argument, or ids alone, ``[n, longest]``.
-        special_ids: special ids of the tokenizer; None if ids were given.
+        special_ids: special ids of the tokenizer with their tokens; None if ids were given.
         labels: class of each sequence, ``[n]``; None if there are none.
         described: the sequences in words.
     """
 
     inputs: Int[Tensor, "n longest"] | dict[str, Int[Tensor, "n longest"]]
-    special_ids: tuple[int, ...] | None
+    special_ids: dict[int, str] | None
     labels: Int[Tensor, " n"] | None
     described: str
 
@@ -108,7 +108,10 @@ def read_sequences(
         inputs = _encoded(texts, tokenizer, length)
     names = inspect.signature(type(model.network).forward).parameters
     taken = {name: x for name, x in inputs.items() if name == "input_ids" or name in names}
-    return TextSequences(taken, tuple(sorted(set(tokenizer.all_special_ids))), classes, described)
+    special = {
+        int(number): str(tokenizer.convert_ids_to_tokens(int(number))) for number in tokenizer.all_special_ids
+    }
+    return TextSequences(taken, dict(sorted(special.items())), classes, described)
 
 
 def _chosen(count: int, limit: int) -> Int[Tensor, " chosen"]:

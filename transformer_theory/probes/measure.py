@@ -34,6 +34,7 @@ from ..core.statistics import (
 from ..core.table import Table, grouped
 from ..core.theory import InNetworks, Response, Theory
 from ..metrics.class_features import NeuralCollapse
+from ..metrics.named_tokens import AttendedTokens, OutlierTokens
 from ..metrics.networks import AttentionStatistics, Geometry
 from .cost import MeasurementPlan
 from .forward_pass import NoAttention
@@ -56,9 +57,10 @@ def metrics_of(theories: Iterable[Theory]) -> list[Metric]:
 
 def with_general(metrics: Sequence[Metric]) -> list[Metric]:
     """Returns the metrics and the general ones, which belong to no theory: attention statistics, geometry of
-    features, neural collapse.
+    features, neural collapse, sinks and outlier tokens.
     """
-    return [*metrics, AttentionStatistics(), Geometry(), NeuralCollapse()]
+    general = AttentionStatistics(), AttendedTokens(), OutlierTokens(), Geometry(), NeuralCollapse()
+    return [*metrics, *general]
 
 
 def measure_network(

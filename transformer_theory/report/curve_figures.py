@@ -13,7 +13,6 @@ import numpy as np
 
 from ..comparison.pooling import NETWORK
 from ..core import format
-from ..core.judgement import side_of_null
 from ..core.measurement import Measurement
 from ..core.plotting import COLOURS, TINTS, axes, caption, colour, label_ends, line, plain, shades, style
 from ..core.statistics import over_heads
@@ -547,7 +546,7 @@ def heads_by_layer(shown: "Sequence[Quantity]", subject: str) -> "Figure | None"
     for ax in panels[-3:]:
         ax.set_xlabel("layer", fontsize=7)
     dots = (
-        "Small dots: heads; large dots: heads or layers beyond their own null (p ≤ .05). "
+        "Small dots: heads; large dots: heads or layers beyond their copies. "
         if any(q.tested for q in shown)
         else "Dots: heads. "
     )
@@ -571,7 +570,7 @@ def _panel(ax: "Axes", quantity: "Quantity") -> None:
             median = {"linewidth": 0.9, "linestyle": (0, (3, 2)), "zorder": 1.5}
             ax.plot(box, [mean.null.median] * 2, color=COLOURS["null"], **median)
     for layer in layers:
-        _heads(ax, layer, [row for row in quantity.rows if row.layer == layer], tint)
+        _heads(ax, layer, [row for row in quantity.rows if row.layer == layer], tint, quantity.beyond)
     values = [float("nan") if row.value is None else row.value for row in means]
     marker = "_" if len(layers) == 1 else None  # a line of one point cannot be seen
     ax.plot(layers, values, color=tint, linewidth=1.3, marker=marker, markersize=12, zorder=3)
@@ -592,14 +591,16 @@ def _panel(ax: "Axes", quantity: "Quantity") -> None:
         per_cent(ax)
 
 
-def _heads(ax: "Axes", layer: int, rows: Sequence[Measurement], tint: str) -> None:
-    """Draws the heads of a layer side by side."""
+def _heads(
+    ax: "Axes", layer: int, rows: Sequence[Measurement], tint: str, beyond: Sequence[Measurement]
+) -> None:
+    """Draws the heads of a layer side by side, those beyond their copies larger."""
     count = len(rows)
     for index, row in enumerate(sorted(rows, key=lambda row: row.head or 0)):
         if row.value is None:
             continue
         shift = 0.0 if count == 1 else MAX_JITTER * (2 * index / (count - 1) - 1)
-        strong = side_of_null(row) == 1
+        strong = any(row is each for each in beyond)
         ax.plot(
             [layer + shift],
             [row.value],

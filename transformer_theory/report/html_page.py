@@ -11,7 +11,15 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ..comparison.judged import Quantity, findings, headlines, is_of_one_network, quantities, rung_results
+from ..comparison.judged import (
+    Quantity,
+    findings,
+    headlines,
+    is_of_one_network,
+    quantities,
+    rung_results,
+    with_headlines,
+)
 from ..comparison.pooling import (
     COMPARE,
     NETWORK,
@@ -26,13 +34,14 @@ from ..comparison.pooling import (
     result_label,
 )
 from ..core import format
-from ..core.judgement import OUTCOMES
+from ..core.judgement import OUTCOMES, in_words
 from ..core.parallel import stream
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.statistics import LEVEL
 from ..core.table import grouped
 from ..core.theory import Theory
+from ..metrics.named_tokens import PLACES
 from . import curve_figures, figures, judged_figures, number_tables, tables, training
 from .curves import (
     Curves,
@@ -60,6 +69,7 @@ from .sentences import (
     subject,
     timeline_sentences,
 )
+from .token_sentences import token_statements
 
 MAX_NUMBERS = 300  # largest number of measurements in one part of the page; the rest are in table.jsonl
 # largest number of measurements that are listed without a fold; of more, some are folded into <details>
@@ -543,12 +553,14 @@ def _one_network(result: Result, theories: Sequence[Theory]) -> dict[str, Any]:
     """
     found = quantities(result, theories)
     chosen = headlines(found, theories)
-    general = [each for each in found if each.theory == NETWORK]
+    # a place is a number without an order: the sentences name it
+    general = [each for each in found if each.theory == NETWORK and each.name not in PLACES]
     return {
         **head_of_network(result),
         "sections": theories,
         "glance": _glance(result, found),
         "statements": network_statements(chosen, found),
+        "tokens": token_statements(result, found),
         "nothing": NOTHING,
         "meaning_of_p": MEANING_OF_P,
         "named_places": NAMED_PLACES,
@@ -570,7 +582,9 @@ def _one_network(result: Result, theories: Sequence[Theory]) -> dict[str, Any]:
             lambda: attention(result, training.network_name(result)), "own-attention", "Attention maps"
         ),
         "on_images": "network/images" in result.arrays,
-        "theories": {theory.name: tables.in_network(found, theory) for theory in theories},
+        "theories": {
+            theory.name: tables.in_network(with_headlines(found, chosen), theory) for theory in theories
+        },
         "general": tables.network_quantities(general, "network", "Attention and geometry"),
         "general_reasons": [(each.label, each.judged.reason) for each in general if not each.rows],
     }
@@ -594,9 +608,14 @@ def head_of_network(result: Result) -> dict[str, Any]:
     lead = f"{name}{' has ' if facts else ''}{facts}. It was measured on {inputs}{correct}."
     copies = settings.get("copies") or {}
     below = [
-        ", ".join(f"{number} {kind}" for kind, number in copies.items()) + " beside it" if copies else "",
-        f"copies on {format.counted(settings['tested_sequences'], 'sequence')}"
-        if copies and "tested_sequences" in settings
+        "beside it "
+        + ", ".join(f"{number} {in_words(kind)}" for kind, number in copies.items())
+        + (
+            f", on {format.counted(settings['tested_sequences'], 'sequence')}"
+            if "tested_sequences" in settings
+            else ""
+        )
+        if copies
         else "",
     ]
     below += [

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from ..comparison.judged import Finding, Findings, Quantity, RungResult, by_theory, notable
 from ..core import format
-from ..core.judgement import OUTCOMES, Judged
+from ..core.judgement import OUTCOMES, Judged, in_words
 from ..core.math_text import literal
 from ..core.measurement import Measurement, Null
 from ..core.result import Result
@@ -18,7 +18,7 @@ from ..core.theory import Theory
 from .curves import Series
 
 MAX_STATEMENTS = 5  # about headlines
-MAX_OF_NETWORK = 6  # about one network
+MAX_OF_NETWORK = 4  # about one network
 HALF = 0.5  # effect below which a sentence says so
 _BEYOND = ("as predicted", "opposite")  # outcomes of what lies beyond its null
 _MATCHED = ("matched by a second null", "nulls conflict")
@@ -31,8 +31,9 @@ NOTHING = (
 )
 MEANING_OF_P = (
     "p: the rank of this network among randomised copies of itself, whose matrices have the same entries in "
-    "random order, adjusted for all headlines together. A small p rejects unstructured weights of equal "
-    "size. It supports no theory by itself, and it says nothing about other seeds or about the task."
+    "random order, adjusted for the family: all headlines, or all heads and layers. A small p rejects "
+    "unstructured weights of equal size. It supports no theory by itself, and it says nothing about other "
+    "seeds or about the task."
 )
 NAMED_PLACES = (
     "A head or layer is named if it leaves its copies significantly in the family of all heads and layers of "
@@ -471,18 +472,26 @@ def _headline(quantity: Quantity) -> str:
     predicted = "as predicted" if judged.outcome == "as predicted" else "opposite to the prediction"
     p = f"p = {format.p_value(judged.q)}" if judged.q is not None else f"{len(row.null.draws)} draws"
     numbers = ", ".join(filter(None, (p, effect_in_words(quantity))))
+    value += f", {quantity.below_zero}," if row.value < 0 and quantity.below_zero else ""
     text = f"{quantity.label}: {value}{average}, {side} {null_in_words(row.null)} with {median} ({numbers}), "
     text += predicted
     if quantity.beyond and len(quantity.rows) > 1:
         kind = "heads" if quantity.beyond[0].head is not None else "layers"
         count = f"{len(quantity.beyond)} of {quantity.tested}"
         text += f"; {count} {kind} are so by themselves, most of all {place(quantity.beyond[0])}"
+        text += _below_zero(quantity)
     return text
+
+
+def _below_zero(quantity: Quantity) -> str:
+    """Says what the negative value of the farthest place means; empty if it is not negative."""
+    value = quantity.beyond[0].value
+    return f", {quantity.below_zero}" if quantity.below_zero and value is not None and value < 0 else ""
 
 
 def null_in_words(null: Null) -> str:
     """Returns a null as the object of a comparison: ``"copies of equal scale"``."""
-    return f"copies of {null.kind}" if null.kind == EQUAL_SCALE else null.kind
+    return in_words(null.kind)
 
 
 def effect_in_words(quantity: Quantity) -> str:
@@ -501,10 +510,10 @@ def _places(quantity: Quantity) -> str:
     row, first = quantity.mean, quantity.beyond[0]
     kind = "heads" if first.head is not None else "layers"
     chance = f", copies of equal scale {format.of_row(row.null.median, row)}" if row.null is not None else ""
+    most = f"{place(first)}{_below_zero(quantity)}"
     return (
         f"{quantity.label}: beyond copies of equal scale in {len(quantity.beyond)} of {quantity.tested} "
-        f"{kind}, most of all in {place(first)}; mean over all {kind}: {format.of_row(row.value, row)}"
-        f"{chance}"
+        f"{kind}, most of all in {most}; mean over all {kind}: {format.of_row(row.value, row)}{chance}"
     )
 
 

@@ -345,23 +345,37 @@ def of_network(result: Result, theories: Sequence[Theory]) -> Table:
 
 
 _PLACES = Column("heads or layers beyond copies", 16)
+_FURTHER = Column("further nulls", 13)
 
 
 def _columns(*first: Column) -> tuple[Column, ...]:
     """Returns the columns of judged rows behind the given ones, with the number of places beyond chance."""
     shares = (15, 13, 8, 17, 7, 8, 13)
     judged = tuple(replace(column, share=share) for column, share in zip(JUDGED, shares))
-    own = (*first, replace(judged[0], head="quantity", role=""), *judged[1:], _PLACES)
+    heads = {"on": "quantity", "p (q)": "adjusted p"}
+    judged = tuple(replace(column, head=heads.get(column.head, column.head)) for column in judged)
+    own = (*first, replace(judged[0], role=""), *judged[1:], _PLACES)
     return (replace(own[0], share=100 - sum(column.share for column in own[1:])), *own[1:])
 
 
 def network_headlines(chosen: Sequence[Quantity]) -> Table:
     """Returns one line per theory, in the order of the sentences."""
     ordered = sorted(chosen, key=strength)
-    lines = [Line((Strong(each.short_title), *_cells(each))) for each in ordered]
+    lines = [Line((Strong(each.short_title), *_cells(each), _further(each.judged))) for each in ordered]
     caption = "The headline of each theory in this network."
-    columns = _columns(Column("theory", 0))
+    columns = (*_columns(Column("theory", 0)), _FURTHER)
     return Table("own-headlines", caption, columns, (Block("", tuple(lines)),)).without_empty()
+
+
+def _further(judged: Judged) -> Cell:
+    """Says which nulls behind the first one bear the outcome out, give as much, or contradict it."""
+    kinds: dict[str, list[str]] = {"agree": [], "give as much": [], "contradict": []}
+    for kind, side in judged.against:
+        if side is not None:
+            kinds["give as much" if not side else "agree" if side == judged.side else "contradict"].append(
+                kind
+            )
+    return "; ".join(f"{word}: {', '.join(same)}" for word, same in kinds.items() if same)
 
 
 def in_network(found: Sequence[Quantity], theory: Theory) -> dict[str, Any]:
@@ -394,8 +408,10 @@ def _cells(quantity: Quantity) -> tuple[Cell, ...]:
     cells = list(judged_cells(name, quantity.judged, about))
     if quantity.mean.null is None and any(each.null is not None for each in quantity.rows):
         cells[3] = "differs by place"
+    if quantity.mean.p is not None:  # the p-values of other quantities than headlines are not adjusted
+        cells[5] = "" if quantity.judged.q is None else format.p_value(quantity.judged.q)
     if quantity.mean.p is not None and quantity.judged.q is None:
-        cells[6] = ""  # the p-values of other quantities than headlines are not adjusted
+        cells[6] = ""
     return (*cells, _beyond(quantity))
 
 

@@ -7,7 +7,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ..comparison.judged import findings, headlines, quantities, rung_results
+from ..comparison.judged import findings, headlines, quantities, rung_results, with_headlines
 from ..comparison.pooling import NETWORK, aggregate
 from ..core import format
 from ..core.claims import CONTROL_TEXT, Verification
@@ -28,6 +28,7 @@ from .sentences import (
     subject,
 )
 from .tables import Cell, Note, Plain, Strong, StrongNote, pieces
+from .token_sentences import token_statements
 
 _STYLES = {"good": "green", "bad": "bold red", "unsure": "yellow", "outside": "cyan", "none": "dim"}
 _OUTCOME_STYLES = {"as predicted": "green", "opposite": "bold red"}
@@ -241,7 +242,7 @@ def heads(result: Result, *, brief: bool = False) -> Group:
     parts: list[RenderableType] = [Text(plain(subject(result)), style="bold")]
     said = network_statements(chosen, found)
     parts += [] if said else [Padding(Text(NOTHING), (1, 0, 0, 2))]
-    for title, text, meaning in said:
+    for title, text, meaning in [*said, *token_statements(result, found)]:
         sentence = Text(f"{plain(title)}: ", style="bold").append(f"{plain(text)}.", style="not bold")
         parts.append(
             Padding(
@@ -254,7 +255,7 @@ def heads(result: Result, *, brief: bool = False) -> Group:
         others.append(f"{outcome.capitalize()}: ", style="bold").append(f"{plain(names)}. ")
     parts.append(Padding(others, (1, 0, 0, 2)))
     for theory in theories if not brief else ():
-        own = tables.in_network(found, theory)
+        own = tables.in_network(with_headlines(found, chosen), theory)
         if own["table"] is not None or own["reasons"]:
             title = Text(f"\n{plain(theory.title)}", style="bold")
             parts.append(title.append(f" · {plain(theory.question)}", style="not bold dim"))

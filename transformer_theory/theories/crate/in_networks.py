@@ -367,4 +367,5 @@ IN_NETWORKS = InNetworks(
     headline=COMPRESSION,
     side=">=",
     meaning="share by which attention lowers the coding rate of the tokens in the subspaces of its heads",
+    below_zero="which is an expansion",
 )

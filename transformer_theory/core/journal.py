@@ -6,11 +6,13 @@ line is cut off; it is dropped when the file is read again.
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from .files import replacing
+from .measurement import Measurement
+from .table import from_records
 
 
 class Journal:
@@ -56,3 +58,51 @@ class Journal:
             file.write((json.dumps(self.head) + "\n" if new else "") + json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
+
+
+class Pieces:
+    """Rows of finished pieces of one measurement, by the names of the pieces.
+
+    Args:
+        path: the file; None keeps nothing.
+        head: what the measurement depends on.
+
+    Attributes:
+        done: JSON values of the pieces that an earlier run has left.
+
+    Raises:
+        ValueError: the file holds another measurement, or something else.
+    """
+
+    def __init__(self, path: Path | None, head: Mapping[str, Any]):
+        self.journal = None if path is None else Journal(path, head)
+        self.done: dict[tuple[str, ...], list[Any]] = {}
+        if self.journal is None:
+            return
+        try:
+            found, lines = self.journal.read()
+            self.done = {tuple(line["piece"]): line["rows"] for line in lines}
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} must hold an unfinished measurement ({error}); remove it") from error
+        if differing := sorted(key for key in {*found, *head} if found.get(key) != head.get(key)):
+            raise ValueError(
+                f"{path} holds an unfinished measurement with other {' and '.join(differing)}; remove it to "
+                "begin anew, or choose another --out"
+            )
+
+    def __call__(self, piece: tuple[str, ...], work: Callable[[], list[Measurement]]) -> list[Measurement]:
+        """Returns the rows of a piece, which are measured if they are not known."""
+        if piece in self.done:
+            return list(from_records(self.done[piece]))
+        rows = work()
+        if self.journal is not None:
+            self.journal.append({"piece": piece, "rows": [row.to_json() for row in rows]})
+        return rows
+
+    def values(self, name: str, work: Callable[[], Any]) -> Any:
+        """Returns JSON values by their name, which are made if they are not known."""
+        if (name,) not in self.done:
+            self.done[name,] = work()
+            if self.journal is not None:
+                self.journal.append({"piece": [name], "rows": self.done[name,]})
+        return self.done[name,]

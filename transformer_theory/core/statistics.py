@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from .format import counted
@@ -199,15 +199,26 @@ def jackknife_interval(
         groups: G.
         confidence: coverage probability.
     """
-    from scipy.stats import t
-
     if n < groups:
         return None
     order = torch.randperm(n, generator=fixed_generator())
     values = [statistic(order[torch.arange(n) % groups != group]) for group in range(groups)]
-    half = float(t.ppf((1 + confidence) / 2, groups - 1)) * math.sqrt((groups - 1) * float(np.var(values)))
+    half = jackknife_half_width(values, confidence=confidence)
     value = statistic(torch.arange(n))
     return value - half, value + half
+
+
+def jackknife_half_width(values: Sequence[float], *, confidence: float = 0.95) -> float:
+    """Computes half the width of the delete-a-group jackknife interval (:func:`jackknife_interval`).
+
+    Args:
+        values: the statistic without each group.
+        confidence: coverage probability.
+    """
+    from scipy.stats import t
+
+    groups = len(values)
+    return float(t.ppf((1 + confidence) / 2, groups - 1)) * math.sqrt((groups - 1) * float(np.var(values)))
 
 
 def evenly_spaced(size: int, count: int) -> Int[Tensor, " chosen"]:
@@ -255,6 +266,66 @@ def false_discoveries(p: Sequence[float]) -> list[float]:
     from scipy.stats import false_discovery_control
 
     return [float(adjusted) for adjusted in false_discovery_control(p)] if len(p) else []
+
+
+def studentised(
+    values: Float[np.ndarray, " m"], draws: Float[np.ndarray, "B m"]
+) -> tuple[Float[np.ndarray, " m"], Float[np.ndarray, "B m"]]:
+    """Standardises m tests and the B draws of each: mean 0 and variance 1 over the value and its draws
+    together, so that the value is exchangeable with the draws if it is one of them. A test whose draws all
+    equal the value is 0 everywhere.
+    """
+    together = np.vstack([values, draws])
+    centred = together - together.mean(0)
+    deviation = centred.std(0)
+    rounding = 1e-9 * np.abs(together).max(0)
+    scaled = np.where(deviation > rounding, centred / np.where(deviation > 0, deviation, 1), 0.0)
+    return scaled[0], scaled[1:]
+
+
+def studentised_maximum(
+    values: Float[np.ndarray, " m"], draws: Float[np.ndarray, "B m"]
+) -> Float[np.ndarray, " m"]:
+    r"""Computes two-sided p-values of m tests that share their B draws, adjusted for the family.
+
+    Tests are standardised (:func:`studentised`) to :math:`z_j` and :math:`z_j^{(i)}`. The step-down maximum
+    of :cite:t:`westfall1993resampling` takes them in the order of decreasing :math:`|z_j|`. The adjusted p-value
+    is :math:`(1 + \#\{i : \max_k |z_k^{(i)}| \ge |z_j|\}) / (1 + B)`, with the maximum over test j and those
+    behind it, and at least that of the test before. If value and draws are exchangeable, jointly for all
+    tests, the probability that any p-value is at most a level is at most the level, however the tests depend
+    on each other.
+
+    >>> studentised_maximum(np.array([9.0, 0.5]), np.array([[0.0, 0.0], [1.0, 1.0], [0.5, 2.0]])).tolist()
+    [0.25, 0.75]
+
+    Args:
+        values: values of the tests.
+        draws: their draws; draw i of all tests belongs together.
+    """
+    z, others = (np.abs(each) for each in studentised(values, draws))
+    adjusted, largest = np.ones(len(z)), np.full(len(draws), -np.inf)
+    order = np.argsort(-z, kind="stable")
+    for test in order[::-1]:  # the smallest first: the maximum grows with each test
+        largest = np.maximum(largest, others[:, test])
+        adjusted[test] = (1 + np.sum(largest >= z[test] - 1e-9)) / (1 + len(draws))
+    adjusted[order] = np.maximum.accumulate(adjusted[order])
+    return np.where(z > 0, adjusted, 1.0)
+
+
+def can_still_decide(values: Float[np.ndarray, " m"], draws: Float[np.ndarray, "B m"], planned: int) -> bool:
+    """Returns whether a test of a family may yet become significant if the draws are continued up to a
+    planned number.
+
+    False once each test is exceeded (:func:`studentised_maximum`) by twice as many draws as a p-value at
+    :data:`LEVEL` allows. To stop then is to accept the null hypothesis of every test, which cannot raise the
+    number of false findings (compare :cite:t:`besag1991sequential`).
+
+    Args:
+        values, draws: see :func:`studentised_maximum`.
+        planned: number of draws that would be taken.
+    """
+    exceeding = studentised_maximum(values, draws) * (1 + len(draws)) - 1
+    return bool((exceeding < 2 * LEVEL * (1 + planned)).any())
 
 
 def agreement(value: float | None, predicted: float | None, null: float | None) -> float | None:

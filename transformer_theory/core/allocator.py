@@ -1,4 +1,4 @@
-"""The allocator of the C library, told to keep the memory that is freed.
+"""Makes the allocator of the C library keep the memory that is freed.
 
 glibc maps large blocks anew at each request and returns them at once. A measurement requests and frees
 attention maps of tens of MiB thousands of times, and the kernel then spends its time on clearing their pages.

@@ -70,6 +70,12 @@ def test_tensors_from_before_are_not_counted_even_if_an_operation_returns_them()
     assert counted.peak == 0
 
 
+def test_tensors_without_values_need_no_memory():
+    with TensorMemory() as counted:
+        torch.zeros(MIB, device="meta").add(1)
+    assert counted.peak == 0
+
+
 def test_storages_of_one_address_are_counted_anew():
     with TensorMemory() as counted:
         for _ in range(5):

@@ -379,8 +379,8 @@ def plan(
         memory: bytes.
         minutes: time of the measurement with its page.
         other_copies: number of networks of each further kind. None: :data:`OTHER_COPIES`.
-        synthetic: forward passes that the tests on synthetic inputs make for each of their sequences; 0:
-            there are no such tests.
+        synthetic: sequences that run for each sequence of the synthetic inputs, nulls included (all theories:
+            23 for images, up to 60 for a causal language model); 0: there are no such tests.
     Raises:
         ValueError: not even one sequence fits into the memory or the time.
     """

@@ -347,3 +347,17 @@ def test_ids_of_another_tokenizer_are_refused(folders, capsys, tmp_path):
     tokenizer("<s> $A", bos_token="<s>", eos_token="<s>").save_pretrained(tmp_path / "small")
     assert measure(tmp_path / "small", "--text", folders / "text.txt") == 2
     assert "ids must lie in [0, 8), the vocabulary of small" in answer(capsys)
+
+
+def test_tokens_at_one_place_of_all_sequences_have_names(folders):
+    """Every window begins with [CLS] and ends with [SEP]; without the tokens their ids are named."""
+    found = read_sequences(folders / "text.txt", model_of(folders / "bert"), length=13, sequences=8)
+    network = model_of(folders / "bert").network
+    run = {"theories": ["scan_snap"], "networks": 0, "minutes": 1}
+    named = user_models.measure(network, found.inputs, special_ids=found.special_ids, **run)
+    assert named.settings["same_tokens"] == {"0": "[CLS]", "-1": "[SEP]"}
+    numbered = user_models.measure(network, found.inputs, special_ids=[CLS, SEP], **run)
+    assert numbered.settings["same_tokens"] == {"0": f"id {CLS}", "-1": f"id {SEP}"}
+    # the last token of a cut sequence is not the last one of the sequence unless it is special
+    unknown = user_models.measure(network, found.inputs["input_ids"][:, 1:5], special_ids=[], **run)
+    assert unknown.settings["same_tokens"] == {}

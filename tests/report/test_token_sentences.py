@@ -77,7 +77,10 @@ def network(*rows: Measurement, **settings) -> Result:
 
 
 def said(result: Result) -> dict[str, str]:
-    return {title: text for title, text, _ in token_statements(result, quantities(result, []))}
+    return {
+        title: text.replace("\u00a0", " ")
+        for title, text, _ in token_statements(result, quantities(result, []))
+    }
 
 
 def sinks(*masses: float, place: int = 0, value: float = 0.07, **columns) -> list[Measurement]:

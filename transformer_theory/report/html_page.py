@@ -608,7 +608,7 @@ def head_of_network(result: Result) -> dict[str, Any]:
     lead = f"{name}{' has ' if facts else ''}{facts}. It was measured on {inputs}{correct}."
     copies = settings.get("copies") or {}
     below = [
-        "beside it "
+        "compared with "
         + ", ".join(f"{number} {in_words(kind)}" for kind, number in copies.items())
         + (
             f", on {format.counted(settings['tested_sequences'], 'sequence')}"

@@ -89,13 +89,13 @@ def _value(quantity: Quantity | None, row: Measurement) -> float | None:
 
 
 def _percent(values: Sequence[float]) -> str:
-    return f"{100 * fmean(values):.0f} %"
+    return f"{100 * fmean(values):.0f}\u00a0%"
 
 
 def _copies(rows: Sequence[Measurement]) -> str:
     """Returns the mean of the medians of the copies in words, with the number of copies."""
     medians = [row.null.median for row in rows if row.null is not None]
-    return f"copies of equal scale {100 * fmean(medians):.1f} %" if medians else ""
+    return f"copies of equal scale {100 * fmean(medians):.1f}\u00a0%" if medians else ""
 
 
 def _sinks(
@@ -114,7 +114,9 @@ def _sinks(
     parts = []
     for place, rows in sorted(by_place.items(), key=lambda item: -len(item[1]))[:MAX_SINKS]:
         norms = [norm for row in rows if (norm := _value(values, row)) is not None and math.isfinite(norm)]
-        facts = [_copies(rows), f"p ≤ {format.p_value(mass.largest_p)}"] if mass.tested else [TOO_FEW]
+        facts = (
+            [_copies(rows), f"p\u00a0≤\u00a0{format.p_value(mass.largest_p)}"] if mass.tested else [TOO_FEW]
+        )
         text = (
             f"{token_name(place, settings)} is the sink of {len(rows)} of {len(mass.rows)} heads, where it "
         )
@@ -146,8 +148,12 @@ def _previous(mass: Quantity | None) -> Statement | None:
     rest = f" and {len(heads) - TOP} more" if len(heads) > TOP else ""
     noun = format.counted(len(heads), "head")
     verb = "puts" if len(heads) == 1 else "put"
-    text = f"{noun} of {len(mass.rows)} {verb} at least {100 * SHARE:.0f} % of the attention on the token "
-    text += f"before the query: {named}{rest} ({_copies(heads)}, p ≤ {format.p_value(mass.largest_p)})"
+    text = (
+        f"{noun} of {len(mass.rows)} {verb} at least {100 * SHARE:.0f}\u00a0% of the attention on the token "
+    )
+    text += (
+        f"before the query: {named}{rest} ({_copies(heads)}, p\u00a0≤\u00a0{format.p_value(mass.largest_p)})"
+    )
     return (
         "Previous-token heads",
         text,
@@ -176,7 +182,7 @@ def _outliers(
     )
     where = ", ".join(str(row.layer) for row in layers)
     null = (
-        f"copies of equal scale {most.null.median:.1f}, p ≤ {format.p_value(count.largest_p)}"
+        f"copies of equal scale {most.null.median:.1f}, p\u00a0≤\u00a0{format.p_value(count.largest_p)}"
         if (count.tested and most.null is not None)
         else TOO_FEW
     )

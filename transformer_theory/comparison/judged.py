@@ -246,7 +246,7 @@ class Quantity:
         tested: number of places that are tested in the family of places (:func:`beyond_copies`).
         beyond: those of them that may be named, the one at the largest standardised distance first.
         largest_p: the largest p-value of these places, adjusted in the family; None without places.
-        smallest_effect: see :class:`~transformer_theory.core.theory.InNetworks`.
+        below_zero, smallest_effect: see :class:`~transformer_theory.core.theory.InNetworks`.
     """
 
     theory: str
@@ -260,6 +260,7 @@ class Quantity:
     tested: int = 0
     beyond: tuple[Measurement, ...] = ()
     largest_p: float | None = None
+    below_zero: str = ""
     smallest_effect: float = 0.0
 
     @property
@@ -331,7 +332,8 @@ def quantities(result: Result, theories: Sequence[Theory]) -> list[Quantity]:
         if own is not None and is_headline:
             if len(places) > 1:  # a single place is the mean
                 in_places.append(len(found))
-            quantity = replace(quantity, meaning=own.meaning, smallest_effect=own.smallest_effect)
+            about = {name: getattr(own, name) for name in ("meaning", "below_zero", "smallest_effect")}
+            quantity = replace(quantity, **about)
         found.append(quantity)
     for index, quantity in zip(in_places, beyond_copies([found[index] for index in in_places])):
         found[index] = quantity
@@ -417,6 +419,12 @@ def headlines(found: Sequence[Quantity], theories: Sequence[Theory]) -> list[Qua
         chosen.append(named[0] if named else nothing)
     family = judge([(each.mean, each.judged.rows) for each in chosen], ONE_NETWORK)
     return [replace(each, judged=judged, headline=True) for each, judged in zip(chosen, family)]
+
+
+def with_headlines(found: Sequence[Quantity], chosen: Sequence[Quantity]) -> list[Quantity]:
+    """Returns the quantities, the headlines among them as they were judged in their family."""
+    judged = {(each.theory, each.label): each for each in chosen}
+    return [judged.get((each.theory, each.label), each) for each in found]
 
 
 def notable(found: Sequence[Quantity]) -> list[Quantity]:

@@ -21,7 +21,9 @@ from .measurement import Measurement, Null, Scope, Side, extremeness
 from .statistics import (
     COPIES,
     EQUAL_SCALE,
+    EQUAL_SPECTRUM,
     EQUAL_STEPS,
+    HELD_INPUTS,
     LEVEL,
     PERMUTED_LABELS,
     RANGE_DRAWS,
@@ -58,6 +60,11 @@ OUTCOMES: dict[Outcome, str] = {
     "nulls conflict": "beyond the null on one side, and beyond a second null on the other side",
     "not tested": "a statement about any data, or a quantity without a null or without a predicted side",
     "not measured": "no value; the reason stands in its place",
+}
+IN_WORDS = {
+    EQUAL_SCALE: "copies of equal scale",
+    HELD_INPUTS: "copies of equal scale with held inputs",
+    EQUAL_SPECTRUM: "copies of equal spectrum",
 }
 ABOUT_ANY_DATA = "a statement about any data: compare it with the value on noise"
 RANGE_OF_FEW = 5  # draws of a further null with which its range decides; copies other than of equal scale: 9
@@ -222,7 +229,7 @@ class Judged:
         """The outcome in a sentence, with the names of the nulls behind it."""
         if not self.nulls or self.row.null is None:
             return self.outcome
-        first, others = self.row.null.kind, " and ".join(self.nulls)
+        first, others = in_words(self.row.null.kind), " and ".join(map(in_words, self.nulls))
         if self.outcome == "matched by a second null":
             return f"matched by {others}"
         ends = (
@@ -231,6 +238,11 @@ class Judged:
             else "on the opposite side of {} but beyond {}"
         )
         return ends.format(first, others)
+
+
+def in_words(kind: str) -> str:
+    """Returns a kind of null as the object of a sentence: ``"copies of equal scale"``."""
+    return IN_WORDS.get(kind, kind)
 
 
 def judge(

@@ -12,7 +12,14 @@ from transformer_theory.models.vit import ViT
 from transformer_theory.probes import probe
 from transformer_theory.probes.respond import responses
 from transformer_theory.theories import length
-from transformer_theory.theories.length.in_networks import GAP, HALVED, KEPT, PREDICTED, doubled_weights
+from transformer_theory.theories.length.in_networks import (
+    GAP,
+    HALVED,
+    KEPT,
+    PREDICTED,
+    doubled_weights,
+    random_queries,
+)
 from transformer_theory.theories.length.responses import (
     CHANGE,
     DOUBLED,
@@ -67,6 +74,23 @@ def test_the_gap_is_that_of_the_scores():
     rows = rows_of(length.ScoreGaps, attention(scores))
     expected = length.score_gap(scores.double()).mean((0, 2)) / math.log(8)
     assert [row.value for row in rows if row.quantity == GAP] == pytest.approx(expected.tolist(), rel=1e-5)
+
+
+def test_the_first_query_counts_as_often_as_any_other():
+    """One sharp first query among 64, the others uniform: the mean gap is a 64th of its gap, not a 16th."""
+    n, T = 32, 64
+    weights = torch.full((n, 1, T, T), 1 / T)
+    weights[:, :, 0] = 0.1 / (T - 1)
+    weights[:, :, 0, 5] = 0.9
+    [value] = [
+        row.value for row in rows_of(length.ScoreGaps, attention(weights.log())) if row.quantity == GAP
+    ]
+    sharp = math.log(0.9 / (0.1 / (T - 1))) / math.log(T - 1)
+    share = value / sharp
+    assert 0.3 / T < share < 2 / T
+    counts = random_queries(4000, T).flatten().bincount(minlength=T)
+    assert len(set(random_queries(1, T)[0].tolist())) == 16
+    assert float((counts - 1000).abs().max()) < 5 * math.sqrt(4000 * 0.25 * 0.75)
 
 
 def test_a_causal_mask_counts_allowed_keys():

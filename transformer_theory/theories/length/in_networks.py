@@ -29,13 +29,13 @@ from functools import lru_cache
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
 from ...core.measurement import Measurement
 from ...core.metric import ActivationKind, Activations, PerModule, Place
 from ...core.sources import Source
-from ...core.statistics import evenly_spaced, fixed_generator
+from ...core.statistics import FIXED_SEED, evenly_spaced, fixed_generator
 from ...core.theory import InNetworks
 from ...metrics.attention import row_deviation
 from ...metrics.networks import MIN_ROW_SUM
@@ -67,12 +67,33 @@ def allowed_keys(
     return torch.ones_like(weights, dtype=torch.bool) if mask is None else mask.expand(weights.shape)
 
 
+def random_queries(rows: int, size: int) -> Int[Tensor, "rows chosen"]:
+    """Draws up to 16 of ``size`` query positions for each of the rows, without replacement and in order.
+
+    Every position has the same chance, so a class token counts for 1/T in expectation; evenly spaced
+    positions would always take it. The positions depend on the two numbers alone: heads, layers and networks
+    share them.
+    """
+    generator = torch.Generator().manual_seed(FIXED_SEED + size)
+    return torch.rand(rows, size, generator=generator).argsort(1)[:, :QUERIES].sort(1).values
+
+
+def at_queries(
+    values: Float[Tensor, "n heads q _"] | Bool[Tensor, "n heads q _"],
+    rows: Int[Tensor, " rows"],
+    queries: Int[Tensor, "rows chosen"],
+) -> Tensor:
+    """Returns the values of sequences, each at its own query positions, ``[rows, heads, chosen, _]``."""
+    index = rows.to(values.device)[:, None], queries.to(values.device)
+    return values.transpose(1, 2)[index].transpose(1, 2)
+
+
 class ScoreGaps(PerModule):
     """Gap over the log of the keys, and predicted weights of the chosen key, of each head; see the module's
     docstring.
 
-    Of each batch up to 32 sequences and 16 queries of each count, evenly spaced, and 1,024 rows of weights in
-    all.
+    Of each batch up to 32 sequences count, evenly spaced, with 16 random queries of each, and 1,024 rows of
+    weights in all.
 
     Attributes:
         sums: by layer and first head: number of allowed keys, standard deviation of the scores, and gap, NaN
@@ -89,13 +110,14 @@ class ScoreGaps(PerModule):
         weights, place = activations.weights, (activations.layer, activations.first_head)
         if weights is None or not weights.numel() or len(self.sums.get(place, ())) >= ROWS:
             return None
-        rows, queries = evenly_spaced(len(weights), SEQUENCES), evenly_spaced(weights.shape[2], QUERIES)
-        A, allowed = weights[rows][:, :, queries], None
+        rows = evenly_spaced(len(weights), SEQUENCES)
+        queries = random_queries(len(rows), weights.shape[2])
+        A, allowed = at_queries(weights, rows, queries), None
         total, n = A.sum(-1), A.new_tensor(A.shape[-1], dtype=torch.float32)
         if activations.mask is not None:
             masks = activations.mask.shape[1]
             allowed = activations.mask.expand(len(weights), masks, *weights.shape[2:])
-            allowed = allowed[rows][:, :, queries].float()
+            allowed = at_queries(allowed, rows, queries).float()
             n = allowed.sum(-1)
         valid = total.isfinite() & (total > MIN_ROW_SUM) & (n >= 3)
         # Log-weights are the scores up to a constant per row. Weights that underflow are cut off at the
@@ -217,7 +239,7 @@ def fixed_rows(keys: tuple[float, ...], draws: int) -> NormalisedRows:
 
 class KeptShare(PerModule):
     """Share kept with doubled keys of each head; see the module's docstring. Up to 16 sequences of each batch
-    count, 16 queries of each.
+    count, with 16 random queries of each.
 
     Attributes:
         sums: by layer, first head and keys T: number of rows, the sums of the largest weight and of that with
@@ -300,14 +322,15 @@ def doubled_weights(activations: Activations) -> Doubled | int:
     if len(used) < 2:
         return -1
     rows = used[evenly_spaced(len(used), PAIRED)]
-    rows, queries = rows[: len(rows) // 2 * 2], evenly_spaced(q, QUERIES)
+    rows = rows[: len(rows) // 2 * 2]
+    queries = random_queries(len(rows), q)
     partner = rows.roll(len(rows) // 2)
-    A, allowed, both_allowed = weights[rows][:, :, queries].float(), None, None
-    vectors, keys = query[rows][:, :, queries].float(), key[rows].float()
+    A, allowed, both_allowed = at_queries(weights, rows, queries).float(), None, None
+    vectors, keys = at_queries(query, rows, queries).float(), key[rows].float()
     own, other = (vectors @ each.mT for each in (keys, keys.roll(len(rows) // 2, 0)))
     if activations.mask is not None:
         mask = allowed_keys(activations, weights)
-        allowed, other_allowed = mask[rows][:, :, queries], mask[partner][:, :, queries]
+        allowed, other_allowed = at_queries(mask, rows, queries), at_queries(mask, partner, queries)
         both_allowed = torch.cat([allowed, other_allowed], -1)
     fit = fitted_scores(A, own, allowed)
     if fit is None:

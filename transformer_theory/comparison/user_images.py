@@ -14,7 +14,8 @@ from torch.nn import functional
 
 from ..core.statistics import fixed_generator
 from ..data import Images
-from ..data.image_folder import read_unsorted
+from ..data.cifar import is_official_form
+from ..data.image_folder import read_unsorted, sample_folder
 from ..data.image_sets import NAMES, images
 from ..data.labels import read_labels
 from ..models.user_model import UserModel, label_numbers
@@ -52,9 +53,7 @@ def with_images(
     """
     side, channels = _side(user.network), _number(user.network, "num_channels", "in_chans")
     if size is not None and side is not None and size != side:
-        raise ValueError(
-            f"size must be {side}, the side of the images of {user.name}, got {size}; leave it out"
-        )
+        _check_side(user, channels or 3, size, side)
     wanted = size or side
     values = max_samples * (channels or 3) * (wanted or 1) ** 2
     if values > MAX_VALUES:
@@ -66,7 +65,10 @@ def with_images(
     folder = str(source) not in NAMES and Path(source).is_dir()
     scale = wanted if folder else None
     if labels is None:
-        chosen = images(source, size=scale)[1].mixed(fixed_generator())[:max_samples]
+        if folder and not is_official_form(Path(source)):
+            chosen = sample_folder(Path(source), max_samples, fixed_generator(), size=scale)
+        else:
+            chosen = images(source, size=scale)[1].mixed(fixed_generator())[:max_samples]
         classes, remarks = chosen.labels, [f"{len(chosen)} test images of {chosen.name}"]
     else:
         chosen, classes = _labelled(Path(source), labels, user.network, scale)
@@ -94,6 +96,20 @@ def with_images(
     else:
         remarks.append("pixels in [0, 1]")
     return replace(user, inputs=pixels, labels=classes), chosen, ", ".join(remarks)
+
+
+def _check_side(user: UserModel, channels: int, size: int, side: int) -> None:
+    """Raises ValueError if the network refuses an image of another side than its configuration names; one
+    that interpolates its position embedding accepts it.
+    """
+    try:
+        with torch.no_grad():
+            user.network(torch.zeros(1, channels, size, size))
+    except Exception as error:  # networks refuse by errors of many kinds
+        raise ValueError(
+            f"size must be {side}, the side of the images of {user.name}, got {size}, which it "
+            "refuses; leave it out"
+        ) from error
 
 
 def _labelled(

@@ -43,7 +43,8 @@ def with_images(
     Args:
         user: model without inputs.
         source: name or path of the images, see :func:`.image_sets.images`.
-        size: side in pixels to which the images are scaled.
+        size: side in pixels to which the images are scaled; the network must accept it, whatever its
+            configuration names.
         max_samples: number of images, drawn from the test images.
         labels: file of labels, see :func:`.read_labels`, of a folder of images without subfolders for
             classes, in the order of the names of the images.

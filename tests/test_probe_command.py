@@ -13,7 +13,7 @@ from transformer_theory.cli import main
 from transformer_theory.comparison import language_models
 from transformer_theory.comparison.language_models import probe_language_model
 from transformer_theory.core.result import Result
-from transformer_theory.core.statistics import EQUAL_SCALE, UNTRAINED
+from transformer_theory.core.statistics import EQUAL_SCALE
 from transformer_theory.models.transformers_folder import (
     LanguageModel,
     language_model,
@@ -73,7 +73,7 @@ def test_the_command_prints_a_summary_and_stores_the_rows(folder, tmp_path, caps
     assert {row.head for row in calls} == {0, 1}
     assert all(row.nulls[0].kind == EQUAL_SCALE and len(row.nulls[1].draws) == 19 for row in calls)
     contexts = [row for row in result.select(theory="universal") if row.value is not None]
-    assert {row.null.kind for row in contexts} == {UNTRAINED}
+    assert {row.nulls[0].kind for row in contexts} == {EQUAL_SCALE}
 
 
 def test_the_network_of_the_folder_is_the_one_that_was_stored(folder):

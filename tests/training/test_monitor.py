@@ -97,7 +97,7 @@ def test_a_masked_autoencoder_is_measured_in_its_encoder_on_whole_images():
 
 def test_memories_of_other_metrics_are_rejected():
     watched = Monitor(IMAGES, tuple, name="crate", untrained=network)
-    with pytest.raises(ValueError, match="the state of 3 metrics was expected, got one of 4"):
+    with pytest.raises(ValueError, match="the state of 5 metrics was expected, got one of 4"):
         watched.load_persistent_state([{}] * 4)
 
 

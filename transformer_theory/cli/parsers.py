@@ -243,8 +243,8 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     )
     subparser.add_argument("--data", metavar="NAME|PATH", help=text)
     text = (
-        "side in pixels to which the images are scaled (default: the side in the configuration of the model "
-        "for images in a folder)"
+        "side in pixels to which the images are scaled, if the model accepts it (default: the side in the "
+        "configuration of the model for images in a folder)"
     )
     subparser.add_argument("--size", type=_count, metavar="N", help=text)
     text = (

@@ -12,16 +12,13 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..core.errors import first_line
 from ..core.statistics import fixed_generator
 from ..data import Images
 from ..data.cifar import is_official_form
-from ..data.image_folder import find_images, read_sample, read_unsorted
+from ..data.image_folder import read_unsorted, sample_folder
 from ..data.image_sets import NAMES, images
 from ..data.labels import read_labels
 from ..models.user_model import UserModel, label_numbers
-from ..probes.evaluation import evaluation
-from ..probes.passes import run
 
 MAX_VALUES = 2**28  # largest number of values in all inputs, 1 GiB in float32
 NORMALISATION = "preprocessor_config.json"
@@ -46,10 +43,9 @@ def with_images(
     Args:
         user: model without inputs.
         source: name or path of the images, see :func:`.image_sets.images`.
-        size: side in pixels to which the images are scaled. A network whose configuration names another side
-            must run on it.
-        max_samples: number of images, drawn from the test images, or from all images of a folder without
-            test images; only these are read.
+        size: side in pixels to which the images are scaled; the network must accept it, whatever its
+            configuration names.
+        max_samples: number of images, drawn from the test images.
         labels: file of labels, see :func:`.read_labels`, of a folder of images without subfolders for
             classes, in the order of the names of the images.
     Raises:
@@ -58,7 +54,7 @@ def with_images(
     """
     side, channels = _side(user.network), _number(user.network, "num_channels", "in_chans")
     if size is not None and side is not None and size != side:
-        _check_side(user, size, side, channels or 3)
+        _check_side(user, channels or 3, size, side)
     wanted = size or side
     values = max_samples * (channels or 3) * (wanted or 1) ** 2
     if values > MAX_VALUES:
@@ -67,22 +63,19 @@ def with_images(
         raise ValueError(
             f"the inputs must fit into {limit}, got {needed}; choose a smaller size or fewer sequences"
         )
-    path = Path(source)
-    folder = str(source) not in NAMES and path.is_dir() and not is_official_form(path)
+    folder = str(source) not in NAMES and Path(source).is_dir()
     scale = wanted if folder else None
-    if labels is not None:
-        chosen, classes = _labelled(path, labels, user.network, scale)
+    if labels is None:
+        if folder and not is_official_form(Path(source)):
+            chosen = sample_folder(Path(source), max_samples, fixed_generator(), size=scale)
+        else:
+            chosen = images(source, size=scale)[1].mixed(fixed_generator())[:max_samples]
+        classes, remarks = chosen.labels, [f"{len(chosen)} test images of {chosen.name}"]
+    else:
+        chosen, classes = _labelled(Path(source), labels, user.network, scale)
         order = torch.randperm(len(chosen), generator=fixed_generator())[:max_samples]
         chosen, classes = chosen[order], classes[order]
         remarks = [f"{len(chosen)} images of {chosen.name}"]
-    else:
-        if folder:
-            found = find_images(path)
-            chosen = read_sample(found, max_samples, fixed_generator(), size=scale)
-            kind = "images" if found.test is None else "test images"
-        else:
-            chosen, kind = images(source)[1].mixed(fixed_generator())[:max_samples], "test images"
-        classes, remarks = chosen.labels, [f"{len(chosen)} {kind} of {chosen.name}"]
     if wanted is not None and chosen.size != wanted:
         if size is None:
             shape = f"{chosen.size} × {chosen.size} of {chosen.name}"
@@ -106,6 +99,20 @@ def with_images(
     return replace(user, inputs=pixels, labels=classes), chosen, ", ".join(remarks)
 
 
+def _check_side(user: UserModel, channels: int, size: int, side: int) -> None:
+    """Raises ValueError if the network refuses an image of another side than its configuration names; one
+    that interpolates its position embedding accepts it.
+    """
+    try:
+        with torch.no_grad():
+            user.network(torch.zeros(1, channels, size, size))
+    except Exception as error:  # networks refuse by errors of many kinds
+        raise ValueError(
+            f"size must be {side}, the side of the images of {user.name}, got {size}, which it "
+            "refuses; leave it out"
+        ) from error
+
+
 def _labelled(
     source: Path, labels: str | Path, network: nn.Module, size: int | None
 ) -> tuple[Images, Int[Tensor, " n"]]:
@@ -122,24 +129,6 @@ def _labelled(
             f"{len(classes)}"
         )
     return found, classes
-
-
-def _check_side(user: UserModel, size: int, side: int, channels: int) -> None:
-    """Checks that a network runs on images of another side than that of its configuration.
-
-    Raises:
-        ValueError: it does not.
-    """
-    parameter = next(user.network.parameters(), torch.empty(0))
-    blank = torch.zeros(1, channels, size, size, dtype=parameter.dtype, device=parameter.device)
-    try:
-        with evaluation(user.network), torch.random.fork_rng():
-            run(user.network, blank)
-    except Exception as error:  # networks raise errors of many kinds
-        raise ValueError(
-            f"size must be {side}, the side of the images of {user.name}, which does not run on {size} "
-            f"pixels ({first_line(error)}); leave it out"
-        ) from error
 
 
 def _scaled(pixels: Tensor, side: int) -> Tensor:

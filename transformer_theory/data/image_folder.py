@@ -10,8 +10,8 @@
 * Size: by default, all images must be square and of the same size. If the caller passes a size, the largest
   central square of each image is scaled to it (bicubic; smaller images are enlarged).
 
-All files are read before training starts. A file that cannot be read as described raises an error that names
-it.
+All files are read before training starts; a sample (:func:`sample_folder`) reads its own files alone. A
+file that cannot be read as described raises an error that names it.
 """
 
 import contextlib
@@ -32,6 +32,7 @@ from ..core import parallel
 from ..core.errors import abbreviated_list
 from ..core.parallel import gib
 from .image_data import Images
+from .tokens import stratified
 
 LOSSY = (".jpg", ".jpeg")
 SUFFIXES = (*LOSSY, ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
@@ -209,6 +210,34 @@ def read_unsorted(
     return Images(
         pixels, torch.tensor(folder.train.labels), names, name=names[0] + " (JPEG copy)" * folder.lossy
     )
+
+
+def sample_folder(path: Path, count: int, generator: torch.Generator, *, size: int | None = None) -> Images:
+    """Reads a random sample of the test images: the files are drawn by name, and only those are decoded.
+
+    The images, their order and the name are those of ``read_folder(...)[1].mixed(generator)[:count]``, except
+    that the sample is grey if all of its own files are grey.
+
+    Args:
+        path: folder as in :func:`find_images`.
+        count: number of images; all test images if there are fewer.
+        generator: draws the files.
+        size: see :func:`read_folder`.
+    Raises:
+        ValueError: see :func:`find_images` and :func:`read_folder`, for the files of the sample.
+    """
+    folder = find_images(path)
+    part = folder.test or folder.train
+    labels, name = torch.tensor(part.labels), path.resolve().name + " (JPEG copy)" * folder.lossy
+    positions = torch.arange(len(labels))
+    if folder.test is None:
+        name = f"{name} (split 80/20)"
+        split = torch.Generator().manual_seed(0)
+        positions = positions[stratified(len(labels), labels, SHARE, split, what="images")[1]]
+    drawn = positions[torch.randperm(len(positions), generator=generator)[:count]]
+    chosen = Part([part.files[index] for index in drawn.tolist()], labels[drawn].tolist(), part.stamp)
+    pixels = _pixels(Folder(path, folder.names, chosen, None), size, lambda line: None)
+    return Images(pixels, labels[drawn], folder.names, name=name)
 
 
 def _pixels(folder: Folder, size: int | None, progress: Callable[[str], None]) -> torch.Tensor:

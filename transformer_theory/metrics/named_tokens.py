@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..core.measurement import Measurement
+from ..core.measurement import Measurement, Unit
 from ..core.metric import ActivationKind, Activations, Metric
 from .networks import network_row, weight_rows
 from .own_tokens import attends_elsewhere
@@ -119,7 +119,7 @@ def _relative_norms(activations: Activations, T: int, like: Tensor) -> Float[Ten
     return norms / norms.mean(-1, keepdim=True)
 
 
-def _of_head(own: Sequence[float], places: Float[Tensor, "3 tokens"]) -> list[tuple[str, float, str]]:
+def _of_head(own: Sequence[float], places: Float[Tensor, "3 tokens"]) -> list[tuple[str, float, Unit]]:
     """Returns quantity, value and unit of the rows of a head."""
     queries, later, on_first, from_third, on_previous, last, last_norm, learnt, sequences = own
     weight, norms, present = places
@@ -129,7 +129,7 @@ def _of_head(own: Sequence[float], places: Float[Tensor, "3 tokens"]) -> list[tu
     found.append((last * (1 + 1e-9), LAST, last_norm, sequences))
     found.append((learnt, LEARNT, 0.0, 1.0))
     mass, sink, norm, count = max(found)
-    rows = [
+    rows: list[tuple[str, float, Unit]] = [
         (SINK_PLACE, float(sink) if queries else math.nan, ""),
         (SINK_MASS, min(mass, queries) / queries if queries else math.nan, "share"),
     ]
@@ -201,7 +201,7 @@ class OutlierTokens(Metric):
             sequences, outliers, last, largest, known, mass = self.sums[layer, 0].tolist()
             if not sequences:
                 continue
-            found = [
+            found: list[tuple[str, float, Unit]] = [
                 (OUTLIERS, outliers / sequences, ""),
                 (LARGEST_NORM, largest / sequences, ""),
             ]

@@ -133,9 +133,13 @@ def _of_head(own: Sequence[float], places: Float[Tensor, "3 tokens"]) -> list[tu
         (SINK_PLACE, float(sink) if queries else math.nan, ""),
         (SINK_MASS, min(mass, queries) / queries if queries else math.nan, "share"),
     ]
-    rows += [(SINK_VALUE, norm / count, "")] if count else []
-    rows += [(FIRST_MASS, on_first / later, "share")] if later else []
-    return rows + ([(PREVIOUS_MASS, on_previous / from_third, "share")] if from_third else [])
+    if count:
+        rows.append((SINK_VALUE, norm / count, ""))
+    if later:
+        rows.append((FIRST_MASS, on_first / later, "share"))
+    if from_third:
+        rows.append((PREVIOUS_MASS, on_previous / from_third, "share"))
+    return rows
 
 
 class OutlierTokens(Metric):

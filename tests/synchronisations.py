@@ -6,8 +6,8 @@ shape that depends on values (``nonzero``, indexing with a mask, ``unique``).
 """
 
 from collections import Counter
-from types import TracebackType
-from typing import Any
+from contextlib import ExitStack
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ INDEXED = {aten.index, aten.index_put, aten.index_put_}
 COPIES = {Tensor.cpu, Tensor.numpy, Tensor.tolist}
 
 
-class Synchronisations:
+class Synchronisations(ExitStack):
     """Counts synchronisations inside a ``with`` block.
 
     Attributes:
@@ -39,26 +39,15 @@ class Synchronisations:
     """
 
     def __init__(self):
+        super().__init__()
         self.counts: Counter[str] = Counter()
-        self._modes = (_Functions(self.counts), _Operations(self.counts))
 
-    @property
-    def total(self) -> int:
-        return self.counts.total()
-
-    def __enter__(self) -> "Synchronisations":
-        for mode in self._modes:
-            mode.__enter__()
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self.enter_context(torch._C._EnableTorchFunction())  # a probe disables it around its metrics
+        self.enter_context(_Functions(self.counts))
+        self.enter_context(_Operations(self.counts))
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for mode in reversed(self._modes):
-            mode.__exit__(kind, error, trace)
 
 
 class _Functions(TorchFunctionMode):

@@ -18,11 +18,13 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TextIO
 
+from ..core.allocator import keep_freed_memory
 from ..core.errors import NotConverged
 from .terminal import NAME
 
 INTERRUPTED = 130
 WRITING = ("compare", "run", "report")  # commands that always write files; verify writes some if given --out
+MEASURING = ("compare", "measure", "probe", "reach", "train")  # commands that measure networks
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,6 +56,8 @@ def _run(argv: list[str]) -> int:
 
             options = parse(argv)
             flags = options.flags
+            if argv[:1] and argv[0] in MEASURING:
+                keep_freed_memory()
             return options.command(options)
     except SystemExit as exit_request:  # --help and --version
         return int(exit_request.code or 0)

@@ -10,9 +10,10 @@ from ..core.table import Arrays
 from ..data import TokenData
 from ..probes.measure import with_nulls
 from ..training.objectives import ACCURACY
+from . import small_networks
 from .on_data import Stream, View
 from .plan import Key, Plan
-from .small_networks import Training, headlines
+from .small_networks import Training, headlines, other_networks
 from .stored import images_and_labels
 
 
@@ -35,9 +36,13 @@ def measurements(plan: Plan, results: Mapping[Key, Any], on_stored: View) -> Str
             yield images_and_labels(plan.split[1], plan.split[1].images)
         for name, training in trainings:
             untrained = results[Key("untrained", name)]
+            permuted = [
+                results[Key("permuted", name, number)] for number in range(small_networks.PERMUTED_DRAWN)
+            ]
             yield from with_nulls(training.rows, {UNTRAINED: untrained})
             answers = [item for item in training.others if isinstance(item, Measurement)]
-            yield from headlines(plan.theories, name, training.rows, untrained, answers)
+            networks = other_networks(training, permuted, untrained)
+            yield from headlines(plan.theories, name, training.rows, networks, answers)
             yield from training.others
     elif isinstance(plan.data, TokenData) and (plan.recipes or not plan.networks):
         reason = (

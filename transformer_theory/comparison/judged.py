@@ -5,8 +5,8 @@ its judgement (:mod:`~transformer_theory.core.judgement`).
   the data are one family, those about training another one. A headline that holds for any data is in none.
 * Rungs: the tests of a ladder are one family.
 * Quantities of one network: the headlines of the theories are one family. A quantity is measured in many
-  places, heads or layers; its value is their mean, and draw i of its null the mean of their draws i. The
-  headlines in all layers and heads are a second family.
+  places, heads or layers; its value is their mean, and draw i of its null the mean of their draws i. All
+  places of all headlines are another family, which alone permits to name a place.
 """
 
 from collections import Counter
@@ -21,10 +21,10 @@ from ..core.judgement import HEADLINES, ONE_NETWORK, RUNGS, Judged, against_copi
 from ..core.ladder import ORDER
 from ..core.measurement import Measurement
 from ..core.result import Result
-from ..core.statistics import EQUAL_SCALE, LEVEL, in_order, over_heads, over_seeds
+from ..core.statistics import LEVEL, NETWORKS, in_order, over_heads, over_seeds
 from ..core.table import grouped
-from ..core.theory import SMALLEST_EFFECT, Theory
-from .pooling import COMPARE, PROBE, REACH, Aggregate, Entry
+from ..core.theory import Theory
+from .pooling import COMPARE, NETWORK, PROBE, REACH, Aggregate, Entry
 
 View = Literal["raw tokens", "features", "network"]
 VIEWS: tuple[View, ...] = ("raw tokens", "features", "network")
@@ -40,8 +40,7 @@ class Finding:
 
     Attributes:
         theory: the theory.
-        judged: the headline over seeds. In networks the first null is untrained networks, the second, if
-            there is one, that of the metric itself.
+        judged: the headline over seeds.
         view: the tokens or networks on which it was measured.
         data: name of the data set.
         results: names of the results behind it, ``"R1, R2"``.
@@ -241,15 +240,13 @@ class Quantity:
         name, setting: the quantity, and the test on synthetic inputs that measured it; empty for the user's
             inputs.
         rows: rows with a value, one per place.
-        judged: the mean over places, with the means of the places' nulls.
+        judged: the mean over places.
         headline: whether it is the headline of its theory, so that its p-value is adjusted over the theories.
         meaning: what a headline is, in words.
-        below_zero, smallest_effect: see :class:`.InNetworks`.
-        beyond: places of a headline that are beyond their copies of equal scale on the predicted side, the
-            farthest first: significant in the family of all places of all headlines, and with an interval
-            over inputs beyond 95 % of the copies.
+        tested: number of places that are tested in the family of places (:func:`beyond_copies`).
+        beyond: those of them that may be named, the one at the largest standardised distance first.
         largest_p: the largest p-value of these places, adjusted in the family; None without places.
-        tested: number of places of a headline in this family.
+        below_zero, smallest_effect: see :class:`~transformer_theory.core.theory.InNetworks`.
     """
 
     theory: str
@@ -260,11 +257,11 @@ class Quantity:
     judged: Judged
     headline: bool = False
     meaning: str = ""
-    below_zero: str = ""
-    smallest_effect: float = SMALLEST_EFFECT
+    tested: int = 0
     beyond: tuple[Measurement, ...] = ()
     largest_p: float | None = None
-    tested: int = 0
+    below_zero: str = ""
+    smallest_effect: float = 0.0
 
     @property
     def short_title(self) -> str:
@@ -283,10 +280,8 @@ class Quantity:
 
     @property
     def is_large(self) -> bool:
-        """Whether the mean leaves its nulls by an effect that is worth a sentence."""
-        effect = self.judged.effect
-        decided = self.judged.outcome in ("as predicted", "opposite")
-        return decided and (effect is None or abs(effect) >= self.smallest_effect)
+        """Whether the mean is significant, and its effect large enough for the first screen."""
+        return self.judged.notable(self.smallest_effect)
 
     @property
     def places(self) -> str:
@@ -314,88 +309,94 @@ def is_of_one_network(result: Result) -> bool:
 def quantities(result: Result, theories: Sequence[Theory]) -> list[Quantity]:
     """Returns the quantities of a network in the order of the theories; those of no theory come last.
 
-    The headline of a theory has the side that the theory expects.
+    The headline of a theory has the side that the theory expects. The places of all headlines are one family
+    (:func:`beyond_copies`).
     """
-    known = {theory.name: theory.in_networks for theory in theories if theory.in_networks is not None}
+    sides = {theory.name: theory.in_networks for theory in theories if theory.in_networks is not None}
     titles = {theory.name: theory.title for theory in theories}
     groups = grouped(result.table, lambda row: (row.theory, row.quantity, row.setting))
     found: list[Quantity] = []
-    tested: list[int] = []  # numbers of the headlines on the inputs of the user
+    in_places: list[int] = []  # numbers of the headlines that are measured in several places
     for (theory, name, setting), rows in groups.items():
-        own = known.get(theory)
-        own = own if own is not None and name == own.headline else None
-        mean, places = _places([row for row in rows if row.value is not None])
-        if own is not None and not setting:
-            places = [replace(row, side=own.side) for row in places]
-            mean = replace(mean, side=own.side) if mean is not None else None
-            tested.append(len(found))
-        mean = over_heads(places) if mean is None and places else mean
-        summary = rows[0] if mean is None else over_seeds([replace(mean, nulls=in_order(mean.nulls))])
-        (judged,) = judge([(summary, (summary,))], ONE_NETWORK)
+        own = sides.get(theory)
+        is_headline = own is not None and name == own.headline
+        measured = [row for row in rows if row.value is not None]
+        if own is not None and is_headline and not setting:
+            measured = [replace(row, side=own.side) for row in measured]
+        places = [row for row in measured if not _is_mean(row)] or measured[:1]
+        mean = over_seeds([_mean(places, measured)]) if places else rows[0]
+        (judged,) = judge([(mean, (mean,))], ONE_NETWORK)
         judged = replace(judged, q=None, other_q=None)  # only headlines are a family
-        quantity = Quantity(theory, titles.get(theory, theory), name, setting, tuple(places), judged)
-        if own is not None:
+        title = titles.get(theory, theory)
+        quantity = Quantity(theory, title, name, setting, tuple(places), judged)
+        if own is not None and is_headline:
+            if len(places) > 1:  # a single place is the mean
+                in_places.append(len(found))
             about = {name: getattr(own, name) for name in ("meaning", "below_zero", "smallest_effect")}
             quantity = replace(quantity, **about)
         found.append(quantity)
-    for index, quantity in zip(tested, beyond_copies([found[index] for index in tested])):
+    for index, quantity in zip(in_places, beyond_copies([found[index] for index in in_places])):
         found[index] = quantity
     order = {theory.name: index for index, theory in enumerate(theories)}
     return sorted(found, key=lambda quantity: order.get(quantity.theory, len(order)))
 
 
-def _places(rows: Sequence[Measurement]) -> tuple[Measurement | None, list[Measurement]]:
-    """Separates the rows of a quantity into the mean over its places, if it has a row, and the places."""
-    means = [row for row in rows if row.layer is None and row.head is None]
-    places = [row for row in rows if row.layer is not None or row.head is not None]
-    return (means[0] if means and places else None), places or means[:1]
-
-
 def beyond_copies(found: Sequence[Quantity]) -> list[Quantity]:
-    """Returns quantities with the places that leave their copies of equal scale (:attr:`Quantity.beyond`).
+    """Returns quantities with the places that may be named (:attr:`Quantity.beyond`).
 
-    Args:
-        found: the quantities whose places are one family; rows without a side are not in it.
+    All places of all quantities are one family of tests against the copies of the network. A place may be
+    named if its adjusted p-value is at most :data:`~.statistics.LEVEL` on the predicted side, and if its
+    interval over held-out inputs lies wholly beyond the 95 % quantile of the draws on that side. Places
+    without copies or without a side are not tested.
     """
-    draws = [
-        (index, row, row.null.draws)
-        for index, each in enumerate(found)
-        for row in each.rows
-        if row.side in ("<=", ">=") and row.null is not None and row.null.kind == EQUAL_SCALE
-    ]
-    counts = Counter(len(each) for _, _, each in draws if len(set(each)) > 1)
-    usual = max(counts, key=lambda count: counts[count], default=0)
-    if LEVEL * (1 + usual) < 1:
-        return list(found)
-    family = [(index, row) for index, row, each in draws if len(each) == usual]
-    beyond: dict[int, list[tuple[Measurement, float]]] = {}
-    for (index, row), (p, side) in zip(family, against_copies([row for _, row in family])):
-        if p <= LEVEL and side == 1 and _is_stable(row):
-            beyond.setdefault(index, []).append((row, p))
-    tested = Counter(index for index, _ in family)
+    family = [(index, row) for index, each in enumerate(found) for row in each.rows]
+    counts = Counter[int]()
+    beyond: dict[int, list[tuple[float, float, Measurement]]] = {}
+    for (index, row), test in zip(family, against_copies([row for _, row in family])):
+        if test is None:
+            continue
+        counts[index] += 1
+        p, distance = test
+        if p <= LEVEL and distance > 0 and _is_stable(row):
+            beyond.setdefault(index, []).append((distance, p, row))
     return [
         replace(
             each,
-            beyond=tuple(sorted((row for row, _ in beyond.get(index, ())), key=_nearness)),
-            largest_p=max((p for _, p in beyond.get(index, ())), default=None),
-            tested=tested[index],
+            tested=counts[index],
+            beyond=tuple(row for *_, row in sorted(beyond.get(index, ()), key=lambda one: -one[0])),
+            largest_p=max((p for _, p, _ in beyond.get(index, ())), default=None),
         )
         for index, each in enumerate(found)
     ]
 
 
 def _is_stable(row: Measurement) -> bool:
-    """Returns whether the interval of a row over inputs lies beyond 95 % of its copies."""
+    """Returns whether the interval lies beyond the 95 % quantile of the draws on the predicted side."""
     if row.interval is None or row.null is None:
         return False
-    low, high = np.quantile(row.null.draws, (LEVEL, 1 - LEVEL))
-    return bool(row.interval[0] > high if row.side == ">=" else row.interval[1] < low)
+    if row.side == ">=":
+        return row.interval[0] > np.quantile(row.null.draws, 1 - LEVEL)
+    return row.side == "<=" and bool(row.interval[1] < np.quantile(row.null.draws, LEVEL))
 
 
-def _nearness(row: Measurement) -> float:
-    """Returns minus the distance from the mean of the copies, in their standard deviations."""
-    draws = np.array(row.null.draws if row.null is not None else (0.0,))
-    return -abs((row.value or 0.0) - float(draws.mean())) / max(float(draws.std()), 1e-12)
+def _is_mean(row: Measurement) -> bool:
+    """Returns whether a row is the mean over the places of a network, which has the nulls of other
+    networks.
+    """
+    return row.layer is None and row.head is None and any(null.kind in NETWORKS for null in row.nulls)
+
+
+def _mean(places: Sequence[Measurement], measured: Sequence[Measurement]) -> Measurement:
+    """Returns the mean over places. Its nulls are those of the row that holds the mean, if there is one, and
+    behind these the means of the places' nulls of other kinds.
+    """
+    mean = over_heads(places)
+    whole = next((row for row in measured if _is_mean(row)), None)
+    if whole is None:
+        return replace(mean, nulls=in_order(mean.nulls))
+    kinds = {null.kind for null in whole.nulls}
+    rest = [null for null in mean.nulls if null.kind not in kinds]
+    return replace(whole, nulls=in_order([*whole.nulls, *rest]))
 
 
 def headlines(found: Sequence[Quantity], theories: Sequence[Theory]) -> list[Quantity]:
@@ -427,6 +428,6 @@ def with_headlines(found: Sequence[Quantity], chosen: Sequence[Quantity]) -> lis
 
 
 def notable(found: Sequence[Quantity]) -> list[Quantity]:
-    """Returns the headlines with places beyond their copies, the largest share first."""
-    chosen = [each for each in found if each.beyond]
+    """Returns the quantities of theories with places that may be named, the largest share of them first."""
+    chosen = [each for each in found if each.theory != NETWORK and each.beyond]
     return sorted(chosen, key=lambda each: -len(each.beyond) / each.tested)

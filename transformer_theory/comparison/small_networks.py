@@ -1,5 +1,5 @@
-"""Small networks, trained on the tokens and measured with every theory's metrics, and untrained networks of
-the same sizes.
+"""Small networks, trained on the tokens and measured with every theory's metrics, and their chance levels:
+copies of each of them with permuted weights, networks trained on permuted labels, and untrained ones.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,15 +11,26 @@ from torch import Tensor, nn
 
 from ..core import listeners
 from ..core.measurement import Measurement
-from ..core.statistics import RANGE_DRAWS
+from ..core.statistics import (
+    EQUAL_SCALE,
+    EQUAL_STEPS,
+    PERMUTED_LABELS,
+    RANGE_DRAWS,
+    UNTRAINED,
+    permutations,
+)
 from ..core.table import Arrays
 from ..core.theory import Theory
-from ..data import TokenData
+from ..data import Images, TokenData
 from ..models import build
+from ..models.copies import Copies
 from ..probes.features import features_with_words
-from ..probes.measure import headline_mean, mean_over_heads, metrics_of, run_synthetic_tests
+from ..probes.measure import Networks, headline_mean, mean_over_heads, metrics_of, run_synthetic_tests
 from ..training.monitor import Monitor, monitored_training
+from ..training.objectives import LOSS
 from ..training.recipes import Recipe
+from ..training.supervised import train_classifier
+from ..training.tasks import Classification
 from .on_data import View, on_view
 
 CODEBOOK_SIZE = 32  # number of visual words in the codebook of a network's features
@@ -27,6 +38,10 @@ FEATURE_SEQUENCES = 512  # validation sequences whose features the theories rece
 RESPONSE_SEQUENCES = 128  # validation sequences from which the theories make synthetic inputs
 # seeds of the untrained networks begin here, so that no trained network starts from one of them
 UNTRAINED_SEED = 10_000
+COPIES_DRAWN = 39  # of each trained network: the smallest p-value of a family is 1/40
+PERMUTED_DRAWN = 6  # networks trained on permuted labels, a range: each costs as much as a trained network
+PERMUTED_SEED = 20_000  # their seeds begin here
+EQUAL_LOSS = 1.1  # largest loss of permuted labels over that of the labels, at which both are fitted equally
 
 
 @dataclass(frozen=True)
@@ -37,11 +52,28 @@ class Training:
         rows: measurements over training, without the null distribution of untrained networks.
         others: responses to synthetic inputs, and the arrays of the first seed.
         on_features: the theories' minimal models on the network's features.
+        copies: rows of copies of the trained network with permuted weights.
+        loss: its cross-entropy on the training part.
     """
 
     rows: list[Measurement]
     others: View
     on_features: View
+    copies: list[list[Measurement]]
+    loss: float
+
+
+@dataclass(frozen=True)
+class Permuted:
+    """A network trained on permuted labels.
+
+    Attributes:
+        rows: its measurements at the last step.
+        loss: its cross-entropy on the permuted labels of the training part.
+    """
+
+    rows: list[Measurement]
+    loss: float
 
 
 def small_network(
@@ -81,8 +113,90 @@ def small_network(
         others += [trained.arrays, projections(recipe.name, tokens, trained.queries)]
     rows = [replace(row, seed=seed) for row in trained.rows]
     return Training(
-        rows, others, on_view(theories, tokens, recipe.name, seed=seed, arrays=first, noise=first)
+        rows,
+        others,
+        on_view(theories, tokens, recipe.name, seed=seed, arrays=first, noise=first),
+        copies_of(trained.model, validation, theories, steps, recipe.name),
+        _loss(trained.model, train),
     )
+
+
+def copies_of(
+    network: nn.Module,
+    samples: TokenData | Images,
+    theories: tuple[Theory, ...],
+    step: int,
+    name: str,
+    number: int | None = None,
+) -> list[list[Measurement]]:
+    """Measures copies of a trained network whose entries are permuted within each matrix
+    (:class:`.Copies`). All seeds of a recipe have copies of the same numbers.
+
+    Args:
+        network: the network.
+        samples: samples on which the network itself was measured.
+        theories: theories to compare.
+        step: column ``step`` of the rows.
+        name: column ``model`` of the rows.
+        number: number of copies. None: :data:`COPIES_DRAWN`.
+    """
+    copies, measured = Copies(network), []
+    for index in range(COPIES_DRAWN if number is None else number):
+        listeners.progress(f"{name}: copy {index + 1} of {number or COPIES_DRAWN} with permuted weights")
+        # new metrics, so that no copy is compared with an earlier one
+        monitor = Monitor(samples, partial(metrics_of, theories), name=name, untrained=None)
+        measured.append(monitor.measure(copies.draw(EQUAL_SCALE, index), step, draws=0))
+    return measured
+
+
+def permuted_network(
+    recipe: Recipe,
+    *,
+    split: tuple[TokenData, TokenData],
+    theories: tuple[Theory, ...],
+    steps: int,
+    number: int,
+    device: str,
+) -> Permuted:
+    """Trains a small network on labels in random order and measures it; number i is the same in all
+    comparisons of the data.
+    """
+    train, validation = split
+    assert train.labels is not None
+    listeners.progress(f"{recipe.name}: training on permuted labels {number + 1} of {PERMUTED_DRAWN}")
+    order = permutations(len(train.labels), number + 1)[number]
+    shuffled = replace(train, labels=train.labels[order])
+    generator = torch.Generator().manual_seed(PERMUTED_SEED + number)
+    trained = train_classifier(
+        build(lambda: recipe.build(train), generator),
+        shuffled,
+        validation[:1],
+        steps=steps,
+        learning_rate=recipe.learning_rate,
+        batch_size=recipe.batch_size,
+        generator=generator,
+        device=device,
+    )
+    monitor = Monitor(validation, partial(metrics_of, theories), name=recipe.name, untrained=None)
+    return Permuted(monitor.measure(trained.model, steps, draws=0), _loss(trained.model, shuffled))
+
+
+def _loss(network: nn.Module, data: TokenData) -> float:
+    """Returns the cross-entropy of a network on the labels of data."""
+    (row,) = (row for row in Classification(data, data).evaluate(network) if row.quantity == LOSS)
+    assert row.value is not None
+    return row.value
+
+
+def other_networks(
+    training: Training, permuted: Sequence[Permuted], untrained: Sequence[Sequence[Measurement]]
+) -> Networks:
+    """Returns the networks that a trained network is compared with, by kind. Those trained on permuted labels
+    test a statement about the task if each fits its labels as well as the trained network.
+    """
+    fitted = all(each.loss <= EQUAL_LOSS * training.loss for each in permuted)
+    kind = PERMUTED_LABELS if fitted else EQUAL_STEPS
+    return {EQUAL_SCALE: training.copies, kind: [each.rows for each in permuted], UNTRAINED: untrained}
 
 
 def untrained_networks(
@@ -124,25 +238,27 @@ def headlines(
     theories: Iterable[Theory],
     model: str,
     rows: Sequence[Measurement],
-    untrained: Sequence[Sequence[Measurement]],
+    networks: Networks,
     answers: Sequence[Measurement] = (),
+    beside: Sequence[Measurement] = (),
 ) -> Iterator[Measurement]:
     """Yields the headline of each theory at the last step, averaged over layers and heads, with its nulls
-    (:func:`.headline_mean`): untrained networks first, then that of the metric or of the theory's tests.
-
-    A change by training that the second null explains is no evidence for the theory.
+    (:func:`.headline_mean`): copies of equal scale first, then the null of the metric or of the theory's
+    tests, then other networks.
 
     Args:
         theories: theories with or without :attr:`.Theory.in_networks`.
         model: name of the network.
         rows: measurements of the network of one seed.
-        untrained: measurements of untrained networks, which give the null distribution.
+        networks, beside: see :func:`.headline_mean`.
         answers: rows of :func:`synthetic_tests` in the trained network.
     """
     for theory in theories:
         if (in_networks := theory.in_networks) is None or not in_networks.metrics():
             continue  # a theory with responses alone measures nothing in these networks, which take no ids
-        mean = headline_mean(theory.name, in_networks, rows, networks={UNTRAINED: untrained}, answers=answers)
+        mean = headline_mean(
+            theory.name, in_networks, rows, networks=networks, beside=beside, answers=answers
+        )
         yield mean or Measurement(
             theory.name,
             "in network",

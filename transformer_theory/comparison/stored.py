@@ -7,6 +7,7 @@ import torch
 
 from ..core import listeners
 from ..core.measurement import Measurement
+from ..core.statistics import EQUAL_SCALE, UNTRAINED
 from ..core.table import Arrays, Table
 from ..core.theory import Theory
 from ..data import Images, TokenData
@@ -14,7 +15,7 @@ from ..probes.features import features_with_words
 from ..probes.measure import metrics_of
 from ..training.image.evaluate import StoredNetwork, maps, measure_metrics, measure_objective, timeline
 from ..training.image.side_by_side import runs_of, side_by_side
-from ..training.monitor import PICTURED
+from ..training.monitor import PICTURED, Monitor
 from ..training.objectives.protocol import scaled
 from .on_data import Stream, on_view
 from .small_networks import (
@@ -22,10 +23,14 @@ from .small_networks import (
     FEATURE_SEQUENCES,
     RESPONSE_SEQUENCES,
     by_layer,
+    copies_of,
     headlines,
     projections,
     synthetic_tests,
 )
+
+COPIES_OF_STORED = 99  # of one network, which has no other seeds
+COPY_SAMPLES = 256  # images on which copies are measured, and the network beside them
 
 
 def measure_stored_networks(
@@ -68,7 +73,12 @@ def _network(
     yield from _timeline(network, theories, measured)
     pixels = scaled(test.pixels[:RESPONSE_SEQUENCES], next(network.measured.parameters()))
     answers = [*synthetic_tests(theories, network.measured, pixels, network.name, seed)]
-    yield from headlines(theories, network.name, measured, untrained, answers)
+    few, step = test[:COPY_SAMPLES], network.step
+    monitor = Monitor(few, partial(metrics_of, theories), name=network.name, untrained=None)
+    beside = monitor.measure(network.saved.model, step, draws=0)
+    copies = copies_of(network.saved.model, few, tuple(theories), step, network.name, COPIES_OF_STORED)
+    networks = {EQUAL_SCALE: copies, UNTRAINED: untrained}
+    yield from headlines(theories, network.name, measured, networks, answers, beside)
     yield from by_layer(theories, measured)
     yield from answers
     yield maps(network, test)

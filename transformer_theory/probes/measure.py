@@ -42,7 +42,7 @@ from .jackknife import with_intervals, without_each_group
 from .main_input import main_input
 from .passes import Inputs, batches, count, measure_metrics, selected
 from .randomised import Store, measure_randomised
-from .respond import response
+from .respond import BATCH_SIZE, response
 
 Networks = Mapping[str, Sequence[Sequence[Measurement]]]
 """Measurements of other networks: for each kind of null (:data:`~.statistics.NETWORKS`) the rows of each."""
@@ -456,7 +456,7 @@ def run_synthetic_tests(
     limits: dict[str, int],
     generator: torch.Generator,
     name: str,
-    batch_size: int = 64,
+    batch_size: int = BATCH_SIZE,
     special_ids: Collection[int] | None = None,
     grid: tuple[int, int] | None = None,
 ) -> Iterator[Measurement]:
@@ -494,6 +494,7 @@ def run_synthetic_tests(
                     limits={**sizes, **limits},
                     generator=generator,
                     name=name,
+                    batch_size=batch_size,
                     special_ids=special_ids,
                     grid=grid,
                 )

@@ -71,7 +71,7 @@ class TensorMemory(TorchDispatchMode):
 
 def _storages(tree: Any) -> Iterator[torch.UntypedStorage]:
     for leaf in tree_leaves(tree):
-        if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
+        if isinstance(leaf, Tensor) and leaf.layout == torch.strided and not leaf.is_meta:
             yield leaf.untyped_storage()
 
 

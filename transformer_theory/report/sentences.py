@@ -193,7 +193,7 @@ def _in_networks(cells: Sequence[Finding]) -> str:
             elif outcome == "opposite":
                 parts.append(f"training moved {name} to the opposite side in {where}")
             else:
-                kind = shown[0].judged.second.kind if shown[0].judged.second is not None else "a second null"
+                kind = " and ".join(shown[0].judged.nulls)
                 name = f"{name} too" if parts and side == 1 else name
                 but = "give as much" if outcome == "matched by a second null" else "put it on the other side"
                 parts.append(f"{'' if parts else 'training '}{verb} {name} in {where}, but {kind} {but}")

@@ -209,13 +209,14 @@ class OutlierTokens(Metric):
                 (OUTLIERS, outliers / sequences, ""),
                 (LARGEST_NORM, largest / sequences, ""),
             ]
-            found += [(OUTLIER_MASS, mass / known, "share")] if known else []
+            if known:
+                found.append((OUTLIER_MASS, mass / known, "share"))
             if outliers:
                 by_place = self.sums[layer, 1]
                 at = int(by_place.argmax())
                 most, place = max((float(by_place[at]), at), (last * (1 + 1e-9), LAST))
-                found += [(OUTLIER_PLACE, float(place), "")]
-                found += [(OUTLIER_SHARE, min(most, outliers) / outliers, "share")]
+                found.append((OUTLIER_PLACE, float(place), ""))
+                found.append((OUTLIER_SHARE, min(most, outliers) / outliers, "share"))
             rows += [
                 network_row(quantity, value, unit, layer=layer, reason="no sequence is finite")
                 for quantity, value, unit in found

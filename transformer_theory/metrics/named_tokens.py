@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..core.measurement import Measurement
+from ..core.measurement import Measurement, Unit
 from ..core.metric import ActivationKind, Activations, Metric
 from .networks import network_row, weight_rows
 from .own_tokens import attends_elsewhere
@@ -119,7 +119,7 @@ def _relative_norms(activations: Activations, T: int, like: Tensor) -> Float[Ten
     return norms / norms.mean(-1, keepdim=True)
 
 
-def _of_head(own: Sequence[float], places: Float[Tensor, "3 tokens"]) -> list[tuple[str, float, str]]:
+def _of_head(own: Sequence[float], places: Float[Tensor, "3 tokens"]) -> list[tuple[str, float, Unit]]:
     """Returns quantity, value and unit of the rows of a head."""
     queries, later, on_first, from_third, on_previous, last, last_norm, learnt, sequences = own
     weight, norms, present = places
@@ -129,13 +129,17 @@ def _of_head(own: Sequence[float], places: Float[Tensor, "3 tokens"]) -> list[tu
     found.append((last * (1 + 1e-9), LAST, last_norm, sequences))
     found.append((learnt, LEARNT, 0.0, 1.0))
     mass, sink, norm, count = max(found)
-    rows = [
+    rows: list[tuple[str, float, Unit]] = [
         (SINK_PLACE, float(sink) if queries else math.nan, ""),
         (SINK_MASS, min(mass, queries) / queries if queries else math.nan, "share"),
     ]
-    rows += [(SINK_VALUE, norm / count, "")] if count else []
-    rows += [(FIRST_MASS, on_first / later, "share")] if later else []
-    return rows + ([(PREVIOUS_MASS, on_previous / from_third, "share")] if from_third else [])
+    if count:
+        rows.append((SINK_VALUE, norm / count, ""))
+    if later:
+        rows.append((FIRST_MASS, on_first / later, "share"))
+    if from_third:
+        rows.append((PREVIOUS_MASS, on_previous / from_third, "share"))
+    return rows
 
 
 class OutlierTokens(Metric):
@@ -201,17 +205,18 @@ class OutlierTokens(Metric):
             sequences, outliers, last, largest, known, mass = self.sums[layer, 0].tolist()
             if not sequences:
                 continue
-            found = [
+            found: list[tuple[str, float, Unit]] = [
                 (OUTLIERS, outliers / sequences, ""),
                 (LARGEST_NORM, largest / sequences, ""),
             ]
-            found += [(OUTLIER_MASS, mass / known, "share")] if known else []
+            if known:
+                found.append((OUTLIER_MASS, mass / known, "share"))
             if outliers:
                 by_place = self.sums[layer, 1]
                 at = int(by_place.argmax())
                 most, place = max((float(by_place[at]), at), (last * (1 + 1e-9), LAST))
-                found += [(OUTLIER_PLACE, float(place), "")]
-                found += [(OUTLIER_SHARE, min(most, outliers) / outliers, "share")]
+                found.append((OUTLIER_PLACE, float(place), ""))
+                found.append((OUTLIER_SHARE, min(most, outliers) / outliers, "share"))
             rows += [
                 network_row(quantity, value, unit, layer=layer, reason="no sequence is finite")
                 for quantity, value, unit in found

@@ -14,7 +14,16 @@ from transformer_theory.comparison.pooling import aggregate
 from transformer_theory.core.judgement import HEADLINES, ONE_NETWORK, OUTCOMES, RUNGS, Judged, judge
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.result import Result
-from transformer_theory.core.statistics import over_seeds
+from transformer_theory.core.statistics import (
+    EQUAL_NORM,
+    EQUAL_SCALE,
+    EQUAL_SPECTRUM,
+    HELD_INPUTS,
+    PERMUTED_LABELS,
+    UNTRAINED,
+    over_seeds,
+    studentised_maximum,
+)
 
 REACH = Path(__file__).parents[2] / "docs" / "reach"
 WIDE = tuple(np.linspace(0.0, 1.0, 199))  # the median is 0.5
@@ -93,7 +102,8 @@ def test_the_false_discovery_rate_counts_the_family():
         (np.linspace(0.0, 1.0, 19), "as predicted"),
         (np.linspace(1.0, 2.0, 19), "matched by a second null"),
         (np.linspace(2.0, 3.0, 19), "nulls conflict"),
-        (np.linspace(0.0, 1.0, 18), "too few draws"),
+        (np.linspace(0.0, 1.0, 5), "as predicted"),
+        (np.linspace(0.0, 1.0, 4), "too few draws"),
     ],
 )
 @pytest.mark.parametrize("rule", [HEADLINES, RUNGS], ids=["headlines", "rungs"])
@@ -136,9 +146,169 @@ def test_a_range_decides_where_the_rule_says_so():
     assert outcome(1.5, nulls=(RANGE,), rule=RUNGS) == "as predicted"
     assert outcome(0.99, nulls=(RANGE,), rule=RUNGS) == "not significant"
     assert outcome(1.5, nulls=(RANGE[1:],), rule=RUNGS) == "too few draws"
-    for second, expected in (((1.0, 2.0), "matched by a second null"), ((0.5, 1.0), "as predicted")):
-        assert outcome(1.5, nulls=(WIDE, second), rule=ONE_NETWORK) == expected
-        assert outcome(1.5, nulls=(WIDE, second), rule=HEADLINES) == "too few draws"
+    assert outcome(1.5, nulls=(RANGE,), rule=HEADLINES) == "too few draws"
+    for rule in (HEADLINES, RUNGS, ONE_NETWORK):
+        for few, expected in (((1.6, *RANGE[:4]), "matched by a second null"), (RANGE[:5], "as predicted")):
+            assert outcome(1.5, nulls=(WIDE, few), rule=rule) == expected
+
+
+# ---- networks and their copies
+
+COPIED = tuple(np.random.default_rng(0).permutation(np.linspace(0.0, 1.0, 99)))
+NINE = tuple(np.linspace(0.0, 1.0, 9))
+
+
+def in_network(value: float, draws=COPIED, *further: Null, **columns) -> list[Measurement]:
+    """A row of one network; its first null is of copies of equal scale."""
+    return [row_with(value, Null(EQUAL_SCALE, tuple(draws)), *further, scope="training", **columns)]
+
+
+def test_copies_of_equal_scale_decide_on_both_sides_by_the_maximum():
+    high, low, middle = judged(in_network(1.5), in_network(-0.5), in_network(0.52), rule=ONE_NETWORK)
+    assert [one.outcome for one in (high, low, middle)] == ["as predicted", "opposite", "not significant"]
+    assert (high.side, low.side, middle.side) == (1, -1, 0)
+    assert high.q == high.other_q == low.q == high.row.p == pytest.approx(0.01)
+    (falling,) = judged(in_network(1.5, side="<="), rule=HEADLINES)
+    assert (falling.outcome, falling.q) == ("opposite", pytest.approx(0.01))
+    # the number itself is predicted: the distance from it is tested, and a large one is the opposite
+    near, far = judged(in_network(0.3, side="==", predicted=0.5), in_network(2.5, side="==", predicted=0.5))
+    assert far.outcome == "opposite"
+    assert near.side == 0
+
+
+def test_the_maximum_is_that_of_the_family_and_other_nulls_keep_their_false_discovery_rate():
+    generator = np.random.default_rng(1)
+    draws = generator.normal(size=(60, 99))
+    values = [2.6, *generator.normal(size=59) / 2]
+    family = [in_network(value, each) for value, each in zip(values, draws)]
+    edge = rows(0.985, 0.985)
+    found = judged(*family, edge, rule=ONE_NETWORK)
+    expected = studentised_maximum(np.array(values), draws.T)
+    assert [one.q for one in found[:-1]] == pytest.approx(list(expected))
+    assert judged(family[0], rule=ONE_NETWORK)[0].outcome == "as predicted"
+    assert found[0].outcome == "not significant"  # 59 other tests reach as far
+    assert found[0].remark.startswith("p is at most 0.05")
+    assert found[-1].q == found[-1].row.p == pytest.approx(4 / 200)
+
+
+def test_members_with_fewer_copies_are_compared_with_the_first_ones():
+    other = tuple(np.linspace(0.0, 1.0, 39))
+    first, second = judged(in_network(1.5), in_network(1.5, other), rule=ONE_NETWORK)
+    values, draws = np.array([1.5, 1.5]), np.array([COPIED[:39], other]).T
+    assert [first.q, second.q] == pytest.approx(list(studentised_maximum(values, draws)))
+    assert (first.q, second.row.p) == pytest.approx((1 / 40, 1 / 40))
+    # too few for any test take no part
+    first, none = judged(in_network(1.5), in_network(1.5, NINE), rule=HEADLINES)
+    assert (first.q, none.q, none.outcome) == (pytest.approx(0.01), None, "too few draws")
+    assert none.reason == "no p-value: the null has 9 draws, 19 are needed"
+    (enough,) = judged(in_network(1.5, RANGE), rule=HEADLINES)
+    assert (enough.outcome, enough.q) == ("as predicted", pytest.approx(0.05))
+
+
+def test_every_other_null_that_decides_must_bear_it_out_and_is_named():
+    def one(*further: Null) -> Judged:
+        (found,) = judged(in_network(1.5, COPIED, *further), rule=ONE_NETWORK)
+        return found
+
+    above, as_much = tuple(2.0 + np.array(NINE)), tuple(1.0 + np.array(NINE))
+    assert (
+        one(Null("flips", RANGE), Null(HELD_INPUTS, NINE), Null(EQUAL_NORM, NINE)).outcome == "as predicted"
+    )
+    matched = one(Null("flips", RANGE), Null(HELD_INPUTS, as_much), Null(EQUAL_NORM, as_much))
+    assert (matched.outcome, matched.nulls) == ("matched by a second null", (HELD_INPUTS, EQUAL_NORM))
+    assert matched.words == f"matched by {HELD_INPUTS} and {EQUAL_NORM}"
+    conflict = one(Null(HELD_INPUTS, as_much), Null(EQUAL_NORM, above))
+    assert (conflict.outcome, conflict.nulls) == ("nulls conflict", (EQUAL_NORM,))
+    assert conflict.against == ((HELD_INPUTS, 0), (EQUAL_NORM, -1))
+    assert conflict.words == f"beyond {EQUAL_SCALE} but on the opposite side of {EQUAL_NORM}"
+    assert one(Null(EQUAL_NORM, NINE[:4])).outcome == "too few draws"
+    # networks that are shown, or that ask about the task, decide nothing
+    assert one(Null(PERMUTED_LABELS, above), Null(UNTRAINED, above)).outcome == "as predicted"
+    # with 19 draws their p-value counts, and a value equal to the largest one has p = .1
+    assert one(Null("flips", (*RANGE[:18], 1.5))).outcome == "matched by a second null"
+
+
+def test_a_null_that_cannot_change_the_quantity_is_passed_over():
+    same = Null(EQUAL_SPECTRUM, tuple(1.5 * (1 + 1e-8 * index) for index in range(9)))
+    (one,) = judged(in_network(1.5, COPIED, same), rule=ONE_NETWORK)
+    assert (one.outcome, one.cannot_test, one.nulls) == ("as predicted", (EQUAL_SPECTRUM,), ())
+    other = Null(EQUAL_SPECTRUM, tuple(1.5 * (1 + 1e-3 * index) for index in range(9)))
+    (one,) = judged(in_network(1.5, COPIED, other), rule=ONE_NETWORK)
+    assert (one.outcome, one.cannot_test) == ("matched by a second null", ())
+    (first,) = judged(in_network(1.5, [1.5 * (1 + 1e-8 * index) for index in range(99)]), rule=ONE_NETWORK)
+    assert (first.outcome, first.reason) == ("not tested", "no p-value: all draws of the null are equal")
+
+
+def test_untrained_networks_alone_decide_nothing_about_one_network():
+    null = Null(UNTRAINED, RANGE)
+    (one,) = judged([row_with(1.5, null)], rule=ONE_NETWORK)
+    assert one.side is None
+    (rung,) = judged([row_with(1.5, null)], rule=RUNGS)
+    assert rung.side == 1
+
+
+def row_with(value: float, *nulls: Null, **columns) -> Measurement:
+    return replace(rows(value, **columns)[0], nulls=nulls)
+
+
+def test_only_networks_trained_on_permuted_labels_permit_a_statement_about_the_task():
+    def task(value: float, *labels: float, copies=COPIED, **columns):
+        (one,) = judged(in_network(value, copies, Null(PERMUTED_LABELS, labels), **columns), rule=HEADLINES)
+        return one.task
+
+    assert task(1.5, 0.9, 1.0, 1.1, 1.2, 1.4) == "beyond"
+    assert task(1.5, 0.9, 1.0, 1.1, 1.2, 1.5) == "within"
+    assert task(1.5, 1.6, 1.7, 1.8, 1.9, 2.0) == "within"  # beyond them, but on the other side
+    assert task(-0.5, 0.1, 0.2, 0.3, 0.4, 0.5) == "beyond"  # the outcome is the opposite one
+    assert task(-0.5, 0.1, 0.2, 0.3, 0.4, -0.6) == "within"
+    assert task(0.5, 0.1, 0.2, 0.3, 0.4, 0.45) == "within"  # not significant
+    assert task(-0.5, 0.1, 0.2, 0.3, 0.4, 0.5, side="<=") == "beyond"
+    assert task(1.5, 0.9, 1.0, 1.1, 1.2) is None
+    assert judged(in_network(1.5))[0].task is None
+
+
+def test_a_sentence_needs_significance_and_an_effect():
+    (one,) = judged(in_network(1.03), rule=HEADLINES)
+    assert (one.effect_unit, one.effect) == ("median", pytest.approx((1.03 - 0.5) / 0.5))
+    assert one.notable(1.0)
+    assert not one.notable(1.1)
+    shifted = [-10 + draw for draw in COPIED]
+    (negative,) = judged(in_network(-8.5, shifted), rule=HEADLINES)
+    assert negative.effect == pytest.approx(1.0 / 9.5)  # upwards is positive, whatever the sign of the null
+    assert not negative.notable(0.2)
+    (insignificant,) = judged(in_network(0.9), rule=HEADLINES)
+    assert insignificant.effect == pytest.approx(0.8)
+    assert not insignificant.notable(0.05)
+    (by_range,) = judged(in_network(1.5, NINE), rule=HEADLINES)
+    assert not by_range.notable(0.05)
+    (share,) = judged(in_network(0.75, [0.3 + 0.4 * draw for draw in COPIED], unit="share"))
+    assert (share.effect_unit, share.effect) == ("bound", pytest.approx(0.5))
+    (predicted,) = judged(in_network(1.5, predicted=2.5))
+    assert (predicted.effect_unit, predicted.effect) == ("prediction", pytest.approx(0.5))
+    # on the inputs of the copies the value is another one: it is compared, and gives the effect
+    (fewer,) = judged([row_with(0.5, Null(EQUAL_SCALE, COPIED, value=1.5))])
+    assert (fewer.outcome, fewer.effect, fewer.row.p) == (
+        "as predicted",
+        pytest.approx(2.0),
+        pytest.approx(0.01),
+    )
+
+
+@pytest.mark.parametrize("shift", [0.0, 6.0])
+def test_headlines_of_noise_are_no_findings_and_a_planted_one_is(shift):
+    """300 networks with 12 correlated, heavy-tailed headlines; of one of them the value is shifted."""
+    generator = np.random.default_rng(2)
+    noise, planted = 0, 0
+    for _ in range(300):
+        common = generator.normal(size=(100, 1))
+        tests = common + generator.standard_t(5, size=(100, 12))
+        tests[0, 0] += shift * tests[:, 0].std()
+        found = judged(*(in_network(each[0], each[1:]) for each in tests.T), rule=ONE_NETWORK)
+        beyond = [one.outcome in ("as predicted", "opposite") for one in found]
+        planted += beyond[0]
+        noise += any(beyond[1:] if shift else beyond)
+    assert noise <= 15 + 2 * 300**0.5 * (0.05 * 0.95) ** 0.5  # 5 % of 300, and two standard errors
+    assert planted >= 280 if shift else planted <= 15
 
 
 def test_the_effect_is_relative_to_the_prediction_or_to_the_bound():
@@ -149,7 +319,7 @@ def test_the_effect_is_relative_to_the_prediction_or_to_the_bound():
     assert share.effect == pytest.approx(0.5)
     (falling,) = judged(rows(0.25, unit="share", side="<="))
     assert falling.effect == pytest.approx(0.5)
-    assert judged(rows(0.9))[0].effect is None
+    assert judged(rows(0.9))[0].effect is None  # no copies of a network
 
 
 # ---- docs/reach, recomputed

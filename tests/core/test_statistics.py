@@ -11,11 +11,15 @@ from scipy import stats
 
 from transformer_theory.core.measurement import Measurement, Null, permutation_p
 from transformer_theory.core.statistics import (
+    EQUAL_SCALE,
+    EQUAL_SPECTRUM,
     HEADLINE_DRAWS,
     RANGE_DRAWS,
     UNTRAINED,
     agreement,
     bounded_interval,
+    can_still_decide,
+    equals_its_draws,
     false_discoveries,
     jackknife_interval,
     over_seeds,
@@ -24,6 +28,8 @@ from transformer_theory.core.statistics import (
     reason_without_p,
     share_interval,
     student_interval,
+    studentised,
+    studentised_maximum,
 )
 
 ROW = Measurement("crate", "on data", "rate", 1.0, side=">=", seed=0)
@@ -226,3 +232,138 @@ def test_intervals_of_bounded_quantities_stay_inside_and_hold_the_mean():
     # By hand: mean .5, standard error .1 / sqrt(2), t quantile 12.706 with one degree of freedom, slope 4.
     low, high = bounded_interval([0.4, 0.6], (0.0, 1.0))
     assert math.isclose(high, 1 / (1 + math.exp(-4 * 12.706204736 * 0.1)), rel_tol=1e-6)
+
+
+# ---- tests that share their draws
+
+
+def by_brute_force(values, draws):
+    """Step-down adjusted p-values with loops, from the definition."""
+    together = [list(values), *[list(row) for row in draws]]
+    standard = []
+    for column in zip(*together):
+        mean = sum(column) / len(column)
+        deviation = math.sqrt(sum((one - mean) ** 2 for one in column) / len(column))
+        standard.append([abs(one - mean) / deviation if deviation else 0.0 for one in column])
+    order = sorted(range(len(values)), key=lambda test: -standard[test][0])
+    found, before = {}, 0.0
+    for place, test in enumerate(order):
+        behind = order[place:]
+        count = sum(
+            max(standard[other][row] for other in behind) >= standard[test][0] - 1e-9
+            for row in range(1, len(together))
+        )
+        before = found[test] = max(before, (1 + count) / len(together))
+    return [found[test] for test in range(len(values))]
+
+
+def test_the_studentised_maximum_is_that_of_its_definition():
+    generator = np.random.default_rng(0)
+    for shift in (0.0, 3.0):
+        draws = generator.standard_t(3, size=(39, 7)) + generator.normal(size=(39, 1))
+        values = generator.normal(size=7) + shift * np.arange(7)
+        assert studentised_maximum(values, draws) == pytest.approx(by_brute_force(values, draws))
+        # neither the unit nor the sign of a test matters
+        scale = np.array([1.0, -2.0, 1e3, 1e-3, 1.0, -1.0, 5.0])
+        assert studentised_maximum(scale * values + 7, scale * draws + 7) == pytest.approx(
+            studentised_maximum(values, draws)
+        )
+
+
+def test_the_studentised_maximum_by_hand():
+    """Test 1 holds 4, 0, 1, 1, 4 with mean 2, so that |value - mean| is 2 and the draws have 2, 1, 1, 2; its
+    variance is 14/5. Test 2 holds 1, 0, 0, 0, 0: the value is at 2 deviations, each draw at 1/2. Test 2 comes
+    first, and its draws, with 2/1.673 = 1.20 from test 1, never reach 2. Two draws tie with test 1.
+    """
+    values = np.array([4.0, 1.0])
+    draws = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 0.0], [4.0, 0.0]])
+    z, others = studentised(values, draws)
+    assert z == pytest.approx([2 / math.sqrt(14 / 5), 2.0])
+    assert others[:, 1] == pytest.approx([-0.5] * 4)
+    assert studentised_maximum(values, draws) == pytest.approx([3 / 5, 1 / 5])
+
+
+def test_a_test_whose_draws_all_equal_the_value_is_none():
+    draws = np.random.default_rng(1).normal(size=(99, 2))
+    values = np.array([9.0, 0.3])
+    with_constant = np.column_stack([draws, np.full(99, 0.7) * (1 + 1e-8 * np.arange(99))])
+    found = studentised_maximum(np.array([*values, 0.7]), with_constant)
+    assert found.tolist() == [*studentised_maximum(values, draws), 1.0]
+    assert equals_its_draws(0.7, Null(EQUAL_SPECTRUM, (0.7, 0.7 * (1 + 1e-8))))
+    assert not equals_its_draws(0.7, Null(EQUAL_SPECTRUM, (0.7, 0.7 * (1 + 1e-5))))
+    assert not equals_its_draws(0.7, Null(EQUAL_SPECTRUM, (0.7,), value=0.8))
+    assert not equals_its_draws(0.7, Null(EQUAL_SPECTRUM, ()))
+
+
+def families(count, tests, draws, seed):
+    """Exchangeable rows [1 + draws, tests]: correlated tests with heavy tails, some of them skewed."""
+    generator = np.random.default_rng(seed)
+    for _ in range(count):
+        noise = generator.normal(size=(1 + draws, 1)) + generator.standard_t(2, size=(1 + draws, tests))
+        noise[:, ::3] = np.exp(noise[:, ::3].clip(-9, 9))
+        yield noise
+
+
+def test_the_family_wise_error_is_at_most_the_level():
+    """Of exchangeable families: the smallest adjusted p-value is at most .05 in 5 % of them, and so is the
+    smallest of the true null hypotheses beside one large effect.
+    """
+    count, alone, beside = 2_000, 0, 0
+    for rows in families(count, 20, 59, 3):
+        alone += studentised_maximum(rows[0], rows[1:]).min() <= 0.05
+        rows[0, 1] += 1e3
+        beside += np.delete(studentised_maximum(rows[0], rows[1:]), 1).min() <= 0.05
+    for found in (alone, beside):
+        assert stats.binomtest(found, count, 0.05, alternative="greater").pvalue > 0.01
+    assert stats.binomtest(alone, count, 0.05, alternative="less").pvalue > 0.01  # it is not conservative
+
+
+def test_99_draws_find_a_lone_effect_among_60_tests():
+    generator = np.random.default_rng(4)
+    found, by_false_discoveries = 0, 0
+    for _ in range(100):
+        rows = generator.normal(size=(100, 60))
+        rows[0, 7] += 6.0
+        p = studentised_maximum(rows[0], rows[1:])
+        found += p[7] <= 0.05
+        lone = [permutation_p(rows[0, test], rows[1:, test], ">=") for test in range(60)]
+        by_false_discoveries += false_discoveries(lone)[7] <= 0.05
+    assert found >= 95
+    assert by_false_discoveries <= 10  # 60 / 100 is its smallest adjusted p-value, unless others help
+
+
+def test_families_that_stop_would_not_have_become_significant():
+    """With all planned draws, those after the stop included, no test of a family that stopped is significant;
+    an effect goes on to the end, and most families of noise stop early.
+    """
+    planned, stops, rejected = 99, [], 0
+    for rows in families(300, 10, planned, 5):
+        looks = [
+            look for look in range(9, planned, 10) if not can_still_decide(rows[0], rows[1 : 1 + look], 99)
+        ]
+        full = studentised_maximum(rows[0], rows[1:])
+        if looks:
+            stops.append(looks[0])
+            assert full.min() > 0.05
+            assert studentised_maximum(rows[0], rows[1 : 1 + looks[0]]).min() > 0.05
+        rejected += full.min() <= 0.05
+    assert rejected >= 5  # so that a stop could have changed a decision
+    assert len(stops) >= 200
+    assert np.median(stops) <= 49
+    draws = np.random.default_rng(6).normal(size=(19, 10))
+    assert can_still_decide(np.array([9.0, *draws[0, 1:]]), draws, planned)
+    # each test is exceeded by 9 draws: 1 + 9 is twice .05 of 100; by 8 it may go on
+    nine = np.array([[2.0]] * 5 + [[-2.0]] * 4 + [[0.0]] * 2)
+    assert not can_still_decide(np.array([1.0]), nine, planned)
+    assert can_still_decide(np.array([1.0]), nine[1:], planned)
+
+
+def test_copies_may_be_few_and_their_p_value_is_two_sided():
+    for count, reason in ((19, ""), (18, "no p-value: the null has 18 draws, 19 are needed")):
+        null = Null(EQUAL_SCALE, tuple(np.linspace(0, 1, count)))
+        for value in (-1.0, 2.0):
+            summary = over_seeds([replace(ROW, value=value, nulls=(null,))])
+            assert summary.p == (None if reason else pytest.approx(1 / (1 + count)))
+            assert reason_without_p(summary) == reason
+    own = replace(ROW, value=0.5, nulls=(Null(EQUAL_SCALE, tuple(np.linspace(0, 1, 39)), value=3.0),))
+    assert over_seeds([own]).p == pytest.approx(1 / 40)

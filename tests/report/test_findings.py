@@ -217,7 +217,7 @@ def test_a_value_that_its_own_null_matches_is_no_finding():
     assert "but sign flips put it on the other side" in sentences(found(*rows))[0]
     assert outcome(*beside(own_null(5, 20))) == "as predicted"
     assert outcome(*beside(own_null(40, 60))) == "nulls conflict"
-    (few,) = found(*beside(own_null(5, 20, draws=18))).all
+    (few,) = found(*beside(own_null(5, 20, draws=4))).all
     assert few.judged.outcome == "too few draws"
     assert "too few draws" in few.judged.reason
 

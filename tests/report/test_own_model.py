@@ -3,14 +3,16 @@ screen names.
 """
 
 import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from transformer_theory import report
 from transformer_theory.comparison.judged import headlines, is_of_one_network, notable, quantities
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.result import Result
-from transformer_theory.core.statistics import UNTRAINED
+from transformer_theory.core.statistics import EQUAL_SCALE, HELD_INPUTS, UNTRAINED, studentised_maximum
 from transformer_theory.core.table import Table
 from transformer_theory.report.figures import pictures
 from transformer_theory.report.sentences import MAX_OF_NETWORK
@@ -19,6 +21,7 @@ from transformer_theory.report.sentences import other_outcomes as rest
 from transformer_theory.theories import list_theories, theory
 
 WIDE, NARROW, FEW = 199, 19, 3  # draws
+COPIED = tuple(float(share) for share in np.random.default_rng(3).permutation(np.linspace(0, 1, 99)))
 MODEL = 'a <b> "$net"'
 
 
@@ -47,6 +50,13 @@ def rows(
         Measurement(name, "in network", value=value, head=head, **columns)
         for head, value in enumerate(values)
     ]
+
+
+def copied(name: str, value: float, *, width: float = 0.1, centre: float = 0.5, beside=(), **columns):
+    """One head beside 99 copies of equal scale, with an interval on held-out inputs."""
+    draws = tuple(centre + width * (share - 0.5) for share in COPIED)
+    (row,) = rows(name, value, nulls=(Null(EQUAL_SCALE, draws), *beside), **columns)
+    return [replace(row, interval=(value - 0.01, value + 0.01), interval_kind="over held-out inputs")]
 
 
 def untrained(name: str, value: float, low: float, high: float) -> Measurement:
@@ -114,35 +124,60 @@ def test_the_mean_of_many_places_is_tested_against_the_null_of_the_mean():
     assert only.mean.p == pytest.approx((1 + sum(draw >= 0.54 for draw in null.draws)) / 200)
 
 
-def test_what_untrained_networks_give_as_well_does_not_stand_out():
-    """In scan_snap they give as much, in vision more, in crate less, and in bottleneck less on the other side
-    of the null.
+def test_untrained_networks_are_shown_and_copies_decide():
+    """In scan_snap untrained networks give as much, which decides nothing; in vision copies whose inputs are
+    held give as much, and in bottleneck they are on the other side.
     """
-    parts = [rows("scan_snap", 0.9), rows("vision", 0.7), rows("crate", 0.8), rows("bottleneck", 0.2)]
-    beside = [
-        untrained("scan_snap", 0.9, 0.85, 0.95),
-        untrained("vision", 0.7, 0.8, 0.9),
-        untrained("crate", 0.8, 0.4, 0.6),
+    held = Null(HELD_INPUTS, tuple(0.65 + 0.01 * index for index in range(9)))
+    opposite = Null(HELD_INPUTS, tuple(0.05 + 0.01 * index for index in range(9)))
+    parts = [
+        copied("scan_snap", 0.9),
+        copied("vision", 0.7, beside=(held,)),
+        copied("bottleneck", 0.2, beside=(opposite,)),
     ]
-    one = result(*parts, [*beside, untrained("bottleneck", 0.2, 0.3, 0.4)])
+    one = result(*parts, [untrained("scan_snap", 0.9, 0.85, 0.95)])
     found = quantities(one, list_theories())
     chosen = headlines(found, list_theories())
     texts = statements(chosen, found)
-    assert [title for title, *_ in texts] == [theory("crate").title, theory("bottleneck").title]
-    assert "networks with random weights have 0.400 … 0.600" in texts[0][1]
+    assert [title for title, *_ in texts] == [theory("scan_snap").title]
+    assert "networks with random weights have 0.850 … 0.950" in texts[0][1]
     assert dict(rest(chosen, found)) == {
-        "matched by untrained networks": theory("scan_snap").short_title,
-        "beyond permuted labels but on the opposite side of untrained networks": theory("vision").short_title,
+        f"matched by {HELD_INPUTS}": theory("vision").short_title,
+        f"on the opposite side of {EQUAL_SCALE} but beyond {HELD_INPUTS}": theory("bottleneck").short_title,
     }
     # on the first screen and in the table of headlines
     page = report.page(one)
-    assert page.lower().count("matched by untrained networks") == 2
-    assert page.lower().count("opposite side of untrained networks") == 2
+    assert page.lower().count(f"matched by {HELD_INPUTS}") == 2
+    assert page.lower().count(f"but beyond {HELD_INPUTS}") == 2
+
+
+def test_untrained_networks_without_copies_decide_nothing():
+    (only,) = headlines(
+        quantities(result([untrained("scan_snap", 0.9, 0.1, 0.2)]), list_theories()), list_theories()
+    )
+    assert only.judged.side is None
+    assert not only.is_large
+
+
+def test_the_row_of_the_mean_has_the_nulls_that_decide():
+    """It replaces the mean over places, with the nulls of the places that it lacks behind its own."""
+    names = rows("scan_snap", 0.7, 0.9)
+    whole = replace(
+        names[0],
+        layer=None,
+        head=None,
+        value=0.81,
+        nulls=(Null(UNTRAINED, (0.1, 0.2)), Null(EQUAL_SCALE, COPIED, value=1.2)),
+    )
+    (only,) = headlines(quantities(result([*names, whole]), list_theories()), list_theories())
+    assert [null.kind for null in only.mean.nulls] == [EQUAL_SCALE, "permuted labels", UNTRAINED]
+    assert (only.mean.value, only.places, len(only.rows)) == (0.81, "2 heads in 1 layer", 2)
+    assert only.judged.q == pytest.approx(0.01)
 
 
 def test_every_headline_says_what_it_is_and_places_have_their_own_chance():
-    """The second head has the smaller value and is farther from its own null."""
-    parts = [rows("scan_snap", 0.9), rows("scan_snap", 0.8, centre=0.2, layer=1)]
+    """The second head has the smaller value and is farther from its own copies."""
+    parts = [copied("scan_snap", 0.9), copied("scan_snap", 0.8, centre=0.2, layer=1)]
     found = quantities(result(*parts), list_theories())
     ((_, text, meaning),) = statements(headlines(found, list_theories()), found)
     assert "most of all layer 1, head 0 (0.800, chance 0.200)" in text
@@ -170,11 +205,60 @@ def test_the_first_screen_names_every_theory():
     assert outcomes.keys() == {"also as predicted", "not measured"}
 
 
-def test_places_stand_out_if_chance_does_not_explain_their_number():
-    # one of sixteen, of which chance gives as many in more than half of all cases
-    one = rows("scan_snap", 0.9, *[0.5] * 15)
-    three = rows("crate", 0.9, 0.9, 0.9, *[0.5] * 13)
-    assert [each.theory for each in notable(quantities(result(one, three), list_theories()))] == ["crate"]
+def test_a_place_is_named_only_if_it_is_significant_in_the_family_and_stable():
+    """All places of all headlines are one family: 80 independent heads, with two effects."""
+    generator = np.random.default_rng(0)
+
+    def heads(name, *values, intervals=None):
+        shown = []
+        for index, value in enumerate([*values, *generator.uniform(0.4, 0.6, 40 - len(values))]):
+            null = Null(EQUAL_SCALE, tuple(generator.normal(0.5, 0.1, 99)))
+            interval = (intervals or {}).get(index, (value - 0.01, value + 0.01))
+            (row,) = rows(name, value, nulls=(null,), interval=interval)
+            shown.append(replace(row, head=index))
+        return shown
+
+    # Heads 0 and 1 are far from their copies, but the interval of head 1 is not. Head 2 lies beyond most of
+    # its own copies, as others among 80 do by chance.
+    first = heads("scan_snap", 1.2, 1.4, 0.75, intervals={1: (0.6, 2.2)})
+    found = quantities(result(first, heads("crate"), rows("vision", 0.9, 0.9)), list_theories())
+    beyond = {each.theory: [row.head for row in each.beyond] for each in found}
+    assert beyond == {"scan_snap": [0], "crate": [], "vision": []}  # those of vision have no copies
+    assert {each.theory: each.tested for each in found} == {"scan_snap": 40, "crate": 40, "vision": 0}
+    assert [each.theory for each in notable(found)] == ["scan_snap"]
+    # the family has the same p-values as the maximum over the 80 columns
+    family = [row for each in found if each.tested for row in each.rows]
+    p = studentised_maximum(
+        np.array([row.value for row in family]), np.array([row.null.draws for row in family]).T
+    )
+    assert {row.head for row, one in zip(family, p) if one <= 0.05} == {0, 1}
+    assert family[2].null.p(family[2].value, ">=") <= 0.05
+
+    stable = heads("scan_snap", 1.2, 1.4, intervals={1: (1.0, 1.8)})
+    (only,) = quantities(result(stable), list_theories())
+    distances = [(row.value - np.mean(row.null.draws)) / np.std(row.null.draws) for row in only.beyond]
+    assert [row.head for row in only.beyond] == [1, 0]
+    assert distances == sorted(distances, reverse=True)
+    assert only.largest_p == pytest.approx(0.01)
+    without = [replace(row, interval=None) for row in stable]
+    assert not quantities(result(without), list_theories())[0].beyond
+
+    # joma expects small values: the mirror image
+    small = [0.05, 0.05, 0.95]
+    (only,) = quantities(result(heads("joma", *small, intervals={1: (-0.1, 0.5)})), list_theories())
+    assert [row.head for row in only.beyond] == [0]
+
+
+def test_the_first_screen_needs_an_effect_beside_significance():
+    """The headline of scan_snap is a share here: an effect of 1 is the distance from the copies to 1."""
+    near = copied("scan_snap", 0.52, width=0.01, unit="share")
+    far = copied("scan_snap", 0.53, width=0.01, unit="share")
+    found = []
+    for part in (near, far):
+        (only,) = headlines(quantities(result(part), list_theories()), list_theories())
+        assert (only.judged.outcome, only.judged.q) == ("as predicted", pytest.approx(0.01))
+        found.append(only.is_large)
+    assert found == [False, True]  # .02 / .5 and .03 / .5, where .05 is needed
 
 
 def test_the_page_escapes_names_and_speaks_of_this_network():

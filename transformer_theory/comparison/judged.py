@@ -5,21 +5,23 @@ its judgement (:mod:`~transformer_theory.core.judgement`).
   the data are one family, those about training another one. A headline that holds for any data is in none.
 * Rungs: the tests of a ladder are one family.
 * Quantities of one network: the headlines of the theories are one family. A quantity is measured in many
-  places, heads or layers; its value is their mean, and draw i of its null the mean of their draws i.
+  places, heads or layers; its value is their mean, and draw i of its null the mean of their draws i. All
+  places of all headlines are another family, which alone permits to name a place.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
+
 from ..core import format
-from ..core.judgement import HEADLINES, ONE_NETWORK, RUNGS, Judged, judge, side_of_null
+from ..core.judgement import HEADLINES, ONE_NETWORK, RUNGS, Judged, against_copies, judge
 from ..core.ladder import ORDER
-from ..core.measurement import Measurement, Null
+from ..core.measurement import Measurement
 from ..core.result import Result
-from ..core.statistics import LEVEL, UNTRAINED, over_heads, over_seeds
+from ..core.statistics import LEVEL, NETWORKS, in_order, over_heads, over_seeds
 from ..core.table import grouped
 from ..core.theory import Theory
 from .pooling import COMPARE, NETWORK, PROBE, REACH, Aggregate, Entry
@@ -27,7 +29,6 @@ from .pooling import COMPARE, NETWORK, PROBE, REACH, Aggregate, Entry
 View = Literal["raw tokens", "features", "network"]
 VIEWS: tuple[View, ...] = ("raw tokens", "features", "network")
 MAX_COLUMNS = 8  # of one matrix; with several data sets, features are omitted first
-MIN_PLACES = 3  # with fewer tested places, the strongest one is not worth a line
 
 
 # ---- headlines of comparisons
@@ -39,8 +40,7 @@ class Finding:
 
     Attributes:
         theory: the theory.
-        judged: the headline over seeds. In networks the first null is untrained networks, the second, if
-            there is one, that of the metric itself.
+        judged: the headline over seeds.
         view: the tokens or networks on which it was measured.
         data: name of the data set.
         results: names of the results behind it, ``"R1, R2"``.
@@ -240,10 +240,13 @@ class Quantity:
         name, setting: the quantity, and the test on synthetic inputs that measured it; empty for the user's
             inputs.
         rows: rows with a value, one per place.
-        judged: the mean over places. Its first null is the mean of the places' nulls, its second one networks
-            with random weights, if the first null is another one.
+        judged: the mean over places.
         headline: whether it is the headline of its theory, so that its p-value is adjusted over the theories.
         meaning: what a headline is, in words.
+        tested: number of places that are tested in the family of places (:func:`beyond_copies`).
+        beyond: those of them that may be named, the one at the largest standardised distance first.
+        largest_p: the largest p-value of these places, adjusted in the family; None without places.
+        smallest_effect: see :class:`~transformer_theory.core.theory.InNetworks`.
     """
 
     theory: str
@@ -254,6 +257,10 @@ class Quantity:
     judged: Judged
     headline: bool = False
     meaning: str = ""
+    tested: int = 0
+    beyond: tuple[Measurement, ...] = ()
+    largest_p: float | None = None
+    smallest_effect: float = 0.0
 
     @property
     def short_title(self) -> str:
@@ -270,19 +277,10 @@ class Quantity:
         """The mean over places with the null of the mean."""
         return self.judged.row
 
-    @cached_property
-    def beyond(self) -> list[Measurement]:
-        """The places beyond their null on the predicted side, those farthest from its median first."""
-        found = [row for row in self.rows if side_of_null(row) == 1]
-        return sorted(
-            found,
-            key=lambda row: -abs((row.value or 0.0) - (row.null.median if row.null is not None else 0.0)),
-        )
-
-    @cached_property
-    def tested(self) -> int:
-        """The number of places with a test."""
-        return sum(side_of_null(row) is not None for row in self.rows)
+    @property
+    def is_large(self) -> bool:
+        """Whether the mean is significant, and its effect large enough for the first screen."""
+        return self.judged.notable(self.smallest_effect)
 
     @property
     def places(self) -> str:
@@ -310,48 +308,93 @@ def is_of_one_network(result: Result) -> bool:
 def quantities(result: Result, theories: Sequence[Theory]) -> list[Quantity]:
     """Returns the quantities of a network in the order of the theories; those of no theory come last.
 
-    The headline of a theory has the side that the theory expects.
+    The headline of a theory has the side that the theory expects. The places of all headlines are one family
+    (:func:`beyond_copies`).
     """
     sides = {theory.name: theory.in_networks for theory in theories if theory.in_networks is not None}
     titles = {theory.name: theory.title for theory in theories}
     groups = grouped(result.table, lambda row: (row.theory, row.quantity, row.setting))
-    found = []
+    found: list[Quantity] = []
+    in_places: list[int] = []  # numbers of the headlines that are measured in several places
     for (theory, name, setting), rows in groups.items():
         own = sides.get(theory)
         is_headline = own is not None and name == own.headline
-        places, untrained = _places([row for row in rows if row.value is not None])
+        measured = [row for row in rows if row.value is not None]
         if own is not None and is_headline and not setting:
-            places = [replace(row, side=own.side) for row in places]
-        mean = over_seeds([_mean(places, untrained)]) if places else rows[0]
+            measured = [replace(row, side=own.side) for row in measured]
+        places = [row for row in measured if not _is_mean(row)] or measured[:1]
+        mean = over_seeds([_mean(places, measured)]) if places else rows[0]
         (judged,) = judge([(mean, (mean,))], ONE_NETWORK)
         judged = replace(judged, q=None, other_q=None)  # only headlines are a family
-        meaning = own.meaning if own is not None and is_headline else ""
         title = titles.get(theory, theory)
-        found.append(Quantity(theory, title, name, setting, tuple(places), judged, meaning=meaning))
+        quantity = Quantity(theory, title, name, setting, tuple(places), judged)
+        if own is not None and is_headline:
+            if len(places) > 1:  # a single place is the mean
+                in_places.append(len(found))
+            quantity = replace(quantity, meaning=own.meaning, smallest_effect=own.smallest_effect)
+        found.append(quantity)
+    for index, quantity in zip(in_places, beyond_copies([found[index] for index in in_places])):
+        found[index] = quantity
     order = {theory.name: index for index, theory in enumerate(theories)}
     return sorted(found, key=lambda quantity: order.get(quantity.theory, len(order)))
 
 
-def _places(rows: Sequence[Measurement]) -> tuple[list[Measurement], Null | None]:
-    """Separates the rows of a quantity into its places and the null of the mean over them, networks with
-    random weights. A row of the whole network has this null, behind or before its own.
+def beyond_copies(found: Sequence[Quantity]) -> list[Quantity]:
+    """Returns quantities with the places that may be named (:attr:`Quantity.beyond`).
+
+    All places of all quantities are one family of tests against the copies of the network. A place may be
+    named if its adjusted p-value is at most :data:`~.statistics.LEVEL` on the predicted side, and if its
+    interval over held-out inputs lies wholly beyond the 95 % quantile of the draws on that side. Places
+    without copies or without a side are not tested.
     """
-    means = [
-        row
-        for row in rows
-        if row.layer is None and row.head is None and any(null.kind == UNTRAINED for null in row.nulls)
+    family = [(index, row) for index, each in enumerate(found) for row in each.rows]
+    counts = Counter[int]()
+    beyond: dict[int, list[tuple[float, float, Measurement]]] = {}
+    for (index, row), test in zip(family, against_copies([row for _, row in family])):
+        if test is None:
+            continue
+        counts[index] += 1
+        p, distance = test
+        if p <= LEVEL and distance > 0 and _is_stable(row):
+            beyond.setdefault(index, []).append((distance, p, row))
+    return [
+        replace(
+            each,
+            tested=counts[index],
+            beyond=tuple(row for *_, row in sorted(beyond.get(index, ()), key=lambda one: -one[0])),
+            largest_p=max((p for _, p, _ in beyond.get(index, ())), default=None),
+        )
+        for index, each in enumerate(found)
     ]
-    places = [row for row in rows if not any(row is mean for mean in means)]
-    nulls = [null for row in means for null in row.nulls if null.kind == UNTRAINED]
-    return places or means[:1], nulls[0] if nulls else None
 
 
-def _mean(places: Sequence[Measurement], untrained: Null | None) -> Measurement:
-    """Returns the mean over places with its null and, behind it, the networks with random weights."""
+def _is_stable(row: Measurement) -> bool:
+    """Returns whether the interval lies beyond the 95 % quantile of the draws on the predicted side."""
+    if row.interval is None or row.null is None:
+        return False
+    if row.side == ">=":
+        return row.interval[0] > np.quantile(row.null.draws, 1 - LEVEL)
+    return row.side == "<=" and bool(row.interval[1] < np.quantile(row.null.draws, LEVEL))
+
+
+def _is_mean(row: Measurement) -> bool:
+    """Returns whether a row is the mean over the places of a network, which has the nulls of other
+    networks.
+    """
+    return row.layer is None and row.head is None and any(null.kind in NETWORKS for null in row.nulls)
+
+
+def _mean(places: Sequence[Measurement], measured: Sequence[Measurement]) -> Measurement:
+    """Returns the mean over places. Its nulls are those of the row that holds the mean, if there is one, and
+    behind these the means of the places' nulls of other kinds.
+    """
     mean = over_heads(places)
-    if untrained is None or mean.null is None or mean.null.kind == UNTRAINED:
-        return replace(mean, nulls=mean.nulls[:1])
-    return replace(mean, nulls=(mean.null, untrained))
+    whole = next((row for row in measured if _is_mean(row)), None)
+    if whole is None:
+        return replace(mean, nulls=in_order(mean.nulls))
+    kinds = {null.kind for null in whole.nulls}
+    rest = [null for null in mean.nulls if null.kind not in kinds]
+    return replace(whole, nulls=in_order([*whole.nulls, *rest]))
 
 
 def headlines(found: Sequence[Quantity], theories: Sequence[Theory]) -> list[Quantity]:
@@ -377,25 +420,6 @@ def headlines(found: Sequence[Quantity], theories: Sequence[Theory]) -> list[Qua
 
 
 def notable(found: Sequence[Quantity]) -> list[Quantity]:
-    """Returns the quantities of which more places are beyond their null than chance explains, the largest
-    share first.
-
-    So many places would have to have a probability of at most 5 % if each were beyond its null with
-    probability 1/20, independently.
-    """
-    chosen = [
-        each
-        for each in found
-        if each.theory != NETWORK and each.tested >= MIN_PLACES and _more_than_chance(each)
-    ]
+    """Returns the quantities of theories with places that may be named, the largest share of them first."""
+    chosen = [each for each in found if each.theory != NETWORK and each.beyond]
     return sorted(chosen, key=lambda each: -len(each.beyond) / each.tested)
-
-
-def _more_than_chance(quantity: Quantity) -> bool:
-    """Returns whether the number of places beyond their null is in the upper 5 % of the binomial distribution
-    with probability 1/20.
-    """
-    from scipy.stats import binom
-
-    count = len(quantity.beyond)
-    return bool(count) and float(binom.sf(count - 1, quantity.tested, LEVEL)) <= LEVEL

@@ -1,8 +1,11 @@
 """The judgement of measurements: a row, its null distributions and its family of tests become one outcome.
 
-A measurement is summarised over its seeds (:func:`~.statistics.over_seeds`). The p-values of a family are
-adjusted for the false discovery rate (Benjamini and Hochberg), once for the predicted side of the null and
-once for the side opposite to the prediction. A further null may match the value or contradict its side.
+A measurement is summarised over its seeds (:func:`~.statistics.over_seeds`). The first null decides. Tests
+against copies of equal scale share their draws: they are adjusted by the studentised maximum over the family,
+on both sides at once (:func:`against_copies`). Other p-values are adjusted for the false discovery rate
+(Benjamini and Hochberg), once for the predicted side of the null and once for the opposite side. Further
+nulls may match the value or contradict its side; untrained networks are only shown, and networks trained on
+permuted labels answer a question of their own (:attr:`Judged.task`).
 Every report prints the same words, :data:`OUTCOMES`. The scope of a row ("any data", "training") says what
 its number is evidence of and is no outcome: it stands beside it.
 """
@@ -12,15 +15,24 @@ from dataclasses import dataclass
 from dataclasses import replace as with_columns
 from typing import Literal
 
-from .measurement import Measurement, Null, Scope, Side
+import numpy as np
+
+from .measurement import Measurement, Null, Scope, Side, extremeness
 from .statistics import (
+    COPIES,
+    EQUAL_SCALE,
     LEVEL,
+    PERMUTED_LABELS,
     RANGE_DRAWS,
+    UNTRAINED,
     agreement,
+    equals_its_draws,
     false_discoveries,
     over_seeds,
     reason_without_p,
     student_interval,
+    studentised,
+    studentised_maximum,
 )
 
 Outcome = Literal[
@@ -34,9 +46,10 @@ Outcome = Literal[
     "not measured",
 ]
 OUTCOMES: dict[Outcome, str] = {
-    "as predicted": "beyond the null, and beyond a second null if there is one, on the side that the theory "
-    f"predicts; false discovery rate at most {LEVEL:g}",
-    "opposite": f"beyond the nulls on the other side; false discovery rate at most {LEVEL:g}",
+    "as predicted": "beyond the null, and beyond every further null that decides, on the side that the "
+    f"theory predicts; false discovery rate at most {LEVEL:g}, and against copies of the network the "
+    f"probability of any false finding at most {LEVEL:g}",
+    "opposite": "beyond the nulls on the other side, with the same error",
     "not significant": "not distinguishable from the null, for want of an effect or of power, or because "
     "seeds lie on both sides of it",
     "too few draws": "a null has too few draws or networks for a test",
@@ -46,6 +59,7 @@ OUTCOMES: dict[Outcome, str] = {
     "not measured": "no value; the reason stands in its place",
 }
 ABOUT_ANY_DATA = "a statement about any data: compare it with the value on noise"
+RANGE_OF_FEW = 5  # draws of a further null with which its range decides; copies other than of equal scale: 9
 OTHER_SIDE: dict[str | None, Side] = {">=": "<=", "<=": ">=", "==": "!="}
 
 
@@ -56,25 +70,22 @@ class Rule:
     Attributes:
         first_draws: smallest number of draws with which the first null decides by its range if it has too few
             for a p-value; None: it never does.
-        second_draws: the same for a second null, which has no p-value.
-        every_seed: on which seeds a second null is left. True: each seed must leave its own null, or the
+        every_seed: on which seeds a further null is left. True: each seed must leave its own null, or the
             interval of the difference must exclude 0; for draws within one network or data set, whose mean
-            over seeds is narrow. False: seeds must lie on the same side of the medians of each null.
+            over seeds is narrow. The range of untrained networks never decides then. False: seeds must lie on
+            the same side of the medians of each null.
     """
 
     first_draws: int | None
-    second_draws: int
     every_seed: bool
 
 
-HEADLINES = Rule(first_draws=None, second_draws=RANGE_DRAWS, every_seed=True)
+HEADLINES = Rule(first_draws=None, every_seed=True)
 """Headlines of a comparison."""
-RUNGS = Rule(first_draws=RANGE_DRAWS, second_draws=RANGE_DRAWS, every_seed=False)
+RUNGS = Rule(first_draws=RANGE_DRAWS, every_seed=False)
 """Rungs of a ladder, whose tests form one family."""
-ONE_NETWORK = Rule(first_draws=RANGE_DRAWS, second_draws=1, every_seed=True)
-"""Headlines in one network; the second null is a few networks with random weights, which count by their
-range.
-"""
+ONE_NETWORK = Rule(first_draws=RANGE_DRAWS, every_seed=True)
+"""Headlines in one network."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,9 +98,13 @@ class Judged:
         outcome: one of :data:`OUTCOMES`.
         side: 1 beyond the first null on the predicted side, -1 on the other side, 0 if neither; None without
             a test.
-        q, other_q: p-value on the predicted side, and on the other one, adjusted in the family; None without.
+        q, other_q: p-value on the predicted side, and on the other one, adjusted in the family; against
+            copies of equal scale both are the two-sided one. None without.
         reason: why there is no value or no test; empty otherwise.
         remark: what qualifies "not significant"; empty otherwise.
+        against: kind of each further null that decides, and the side of it on which the value lies, as
+            ``side``; empty if the value does not leave the first null.
+        cannot_test: kinds of the further nulls whose draws all equal the value, so that they decide nothing.
     """
 
     row: Measurement
@@ -100,6 +115,8 @@ class Judged:
     other_q: float | None = None
     reason: str = ""
     remark: str = ""
+    against: tuple[tuple[str, int | None], ...] = ()
+    cannot_test: tuple[str, ...] = ()
 
     @property
     def seeds(self) -> int:
@@ -112,9 +129,37 @@ class Judged:
         return self.row.scope
 
     @property
+    def nulls(self) -> tuple[str, ...]:
+        """The kinds of the further nulls that match the value or conflict with the first null, as the outcome
+        says; empty with other outcomes.
+        """
+        if self.side is None or self.outcome not in ("matched by a second null", "nulls conflict"):
+            return ()
+        side = 0 if self.outcome == "matched by a second null" else -self.side
+        return tuple(kind for kind, one in self.against if one == side)
+
+    @property
     def second(self) -> Null | None:
-        """The second null; None without one."""
-        return self.row.nulls[1] if len(self.row.nulls) > 1 else None
+        """The first of the further nulls that decide; None without one."""
+        return next(iter(_further(self.row)), None)
+
+    @property
+    def untrained(self) -> Null | None:
+        """Untrained networks, which are shown beside the null that decides; None without them."""
+        return next((null for null in self.row.nulls[1:] if null.kind == UNTRAINED), None)
+
+    @property
+    def task(self) -> Literal["beyond", "within"] | None:
+        """Whether the value is evidence about the task: "beyond" if the mean over seeds lies beyond all
+        networks trained on permuted labels, on the side of the outcome; None without
+        :data:`RANGE_OF_FEW` such networks, or without a test.
+        """
+        null = next((null for null in self.row.nulls if null.kind == PERMUTED_LABELS), None)
+        if null is None or len(null.draws) < RANGE_OF_FEW or self.side is None:
+            return None
+        value, draws = _extreme(self.row, null)
+        beyond = value > max(draws) if self.side == 1 else value < min(draws)
+        return "beyond" if self.side and beyond else "within"
 
     @property
     def on_noise(self) -> float | None:
@@ -124,11 +169,27 @@ class Judged:
         return self.row.on_noise if self.scope == "any data" else None
 
     @property
+    def effect_unit(self) -> Literal["prediction", "bound", "median", ""]:
+        """What the effect is divided by: the distance of the prediction, or of the bound of the quantity on
+        the predicted side, from the median null; or this median itself, if neither exists and the null is
+        drawn from copies of the network. Empty without any of them.
+        """
+        row = self.row
+        if row.predicted is not None:
+            return "prediction"
+        if self._bound is not None:
+            return "bound"
+        return "median" if row.null is not None and row.null.kind in COPIES else ""
+
+    @property
     def effect(self) -> float | None:
         """(value - median null) / (prediction - median null): 0 is chance, 1 the prediction. Without a
-        prediction the bound of the quantity on the predicted side takes its place; None without either.
+        prediction the bound of the quantity takes its place; without either the difference is
+        divided by the size of the median null, see :attr:`effect_unit`. The value is the one on the inputs
+        of the draws.
         """
-        return self._effect(self.row.value)
+        null = self.row.null
+        return self._effect(self.row.value if null is None or null.value is None else null.value)
 
     @property
     def effect_interval(self) -> tuple[float, float] | None:
@@ -137,29 +198,38 @@ class Judged:
         known = sorted(end for end in ends if end is not None)
         return (known[0], known[1]) if len(known) == 2 else None
 
-    def _effect(self, value: float | None) -> float | None:
+    @property
+    def _bound(self) -> float | None:
         row = self.row
-        target = row.predicted
-        if target is None and row.bounds is not None and row.side in (">=", "<="):
-            target = row.bounds[row.side == ">="]
-        return agreement(value, target, None if row.null is None else row.null.median)
+        return None if row.bounds is None or row.side not in (">=", "<=") else row.bounds[row.side == ">="]
+
+    def _effect(self, value: float | None) -> float | None:
+        median = None if self.row.null is None else self.row.null.median
+        if self.effect_unit == "median" and median is not None:
+            return agreement(value, median + abs(median), median)
+        return agreement(value, self._bound if self.row.predicted is None else self.row.predicted, median)
+
+    def notable(self, smallest: float) -> bool:
+        """Returns whether the value leaves its nulls with an adjusted p-value of at most
+        :data:`~.statistics.LEVEL`, and by an effect of at least ``smallest``, if the effect is defined.
+        """
+        beyond = self.outcome in ("as predicted", "opposite") and self.q is not None
+        return beyond and (self.effect is None or abs(self.effect) >= smallest)
 
     @property
     def words(self) -> str:
         """The outcome in a sentence, with the names of the nulls behind it."""
-        if self.second is None or self.row.null is None:
+        if not self.nulls or self.row.null is None:
             return self.outcome
-        first, second = self.row.null.kind, self.second.kind
+        first, others = self.row.null.kind, " and ".join(self.nulls)
         if self.outcome == "matched by a second null":
-            return f"matched by {second}"
-        if self.outcome == "nulls conflict":
-            ends = (
-                "beyond {} but on the opposite side of {}"
-                if self.side == 1
-                else "on the opposite side of {} but beyond {}"
-            )
-            return ends.format(first, second)
-        return self.outcome
+            return f"matched by {others}"
+        ends = (
+            "beyond {} but on the opposite side of {}"
+            if self.side == 1
+            else "on the opposite side of {} but beyond {}"
+        )
+        return ends.format(first, others)
 
 
 def judge(
@@ -173,15 +243,73 @@ def judge(
         rule: what counts as leaving a null.
     """
     members = [(row, tuple(rows)) for row, rows in family]
-    tested = [_is_tested(row) for row, _ in members]
+    shared = against_copies([row for row, _ in members])
+    tested = [
+        row.p is not None and row.scope != "any data" and copies is None
+        for (row, _), copies in zip(members, shared)
+    ]
     q = iter(false_discoveries([row.p or 0.0 for (row, _), test in zip(members, tested) if test]))
     others = [_other_p(row, rows) for (row, rows), test in zip(members, tested) if test]
     other_q = iter(false_discoveries([1.0 if p is None else p for p in others]))
     other_p = iter(others)
-    return [
-        _judged(row, rows, rule, (next(q), next(other_q), next(other_p)) if test else None)
-        for (row, rows), test in zip(members, tested)
-    ]
+
+    def tests() -> Iterable[_Test | None]:
+        for test, copies in zip(tested, shared):
+            if copies is not None:
+                p, distance = copies
+                yield _Test((0 if p > LEVEL else 1 if distance > 0 else -1), p, p, None)
+            elif test:
+                one, other = next(q), next(other_q)
+                yield _Test(1 if one <= LEVEL else -1 if other <= LEVEL else 0, one, other, next(other_p))
+            else:
+                yield None
+
+    return [_judged(row, rows, rule, test) for (row, rows), test in zip(members, tests())]
+
+
+def against_copies(rows: Sequence[Measurement]) -> list[tuple[float, float] | None]:
+    """Tests a family of rows against the copies of equal scale that they share
+    (:func:`~.statistics.studentised_maximum`).
+
+    If members have different numbers of copies, all are compared with the first ones, as many as each has.
+
+    Returns:
+        For each row its adjusted two-sided p-value and its standardised distance, positive on the predicted
+        side; None for a row whose first null is another one, or that cannot be tested.
+    """
+    chosen = [index for index, row in enumerate(rows) if _has_copies(row)]
+    found: list[tuple[float, float] | None] = [None] * len(rows)
+    if not chosen:
+        return found
+    columns = [_extreme(rows[index], rows[index].nulls[0]) for index in chosen]
+    count = min(len(draws) for _, draws in columns)
+    values = np.array([value for value, _ in columns])
+    draws = np.array([draws[:count] for _, draws in columns]).T
+    distances, _ = studentised(values, draws)
+    for index, p, distance in zip(chosen, studentised_maximum(values, draws), distances):
+        found[index] = float(p), float(distance)
+    return found
+
+
+def _has_copies(row: Measurement) -> bool:
+    """Returns whether the row can be tested against copies of equal scale."""
+    return (
+        row.null is not None
+        and row.null.kind == EQUAL_SCALE
+        and row.scope != "any data"
+        and not reason_without_p(row)
+    )
+
+
+def _extreme(row: Measurement, null: Null) -> tuple[float, list[float]]:
+    """Returns the value on the inputs of a null, and its draws, as numbers that grow towards the predicted
+    side.
+    """
+    value = row.value if null.value is None else null.value
+    assert value is not None
+    assert row.side is not None
+    (extreme,), draws = extremeness([value], null.draws, row.side, row.predicted)
+    return extreme, draws
 
 
 def side_of_null(row: Measurement, null: Null | None = None, draws: int = RANGE_DRAWS) -> int | None:
@@ -206,8 +334,16 @@ def side_of_null(row: Measurement, null: Null | None = None, draws: int = RANGE_
     return -1 if other is not None and null.p(value, other, predicted=row.predicted) <= largest else 0
 
 
-def _is_tested(row: Measurement) -> bool:
-    return row.p is not None and row.scope != "any data"
+@dataclass(frozen=True)
+class _Test:
+    """The side on which a row leaves its first null, both adjusted p-values, and the p-value on the other
+    side before it was adjusted.
+    """
+
+    side: int
+    q: float
+    other_q: float
+    other_p: float | None
 
 
 def _other_p(row: Measurement, rows: Sequence[Measurement]) -> float | None:
@@ -216,44 +352,54 @@ def _other_p(row: Measurement, rows: Sequence[Measurement]) -> float | None:
     return None if other is None else over_seeds([with_columns(each, side=other) for each in rows]).p
 
 
-def _judged(
-    row: Measurement,
-    rows: tuple[Measurement, ...],
-    rule: Rule,
-    test: tuple[float, float, float | None] | None,
-) -> Judged:
-    """Judges one measurement; ``test`` holds both adjusted p-values and the p-value on the other side."""
+def _judged(row: Measurement, rows: tuple[Measurement, ...], rule: Rule, test: _Test | None) -> Judged:
+    """Judges one measurement with the test against its first null, if there is one."""
     if row.value is None:
         return Judged(row, rows, "not measured", reason=row.reason)
     if row.scope == "any data":
         return Judged(row, rows, "not tested", reason=ABOUT_ANY_DATA)
-    q, other_q, other_p = test or (None, None, None)
-    if q is not None and other_q is not None:
-        side = 1 if q <= LEVEL else -1 if other_q <= LEVEL else 0
-    else:
-        side = None if rule.first_draws is None else side_of_null(row, draws=rule.first_draws)
-    second = row.nulls[1] if len(row.nulls) > 1 else None
+    side = _side_by_range(row, rule) if test is None else test.side
     if side is None:
         outcome = "too few draws" if _lacks_draws(row) else "not tested"
         return Judged(row, rows, outcome, reason=reason_without_p(row, _seeds(rows)))
-    decided = {"row": row, "rows": rows, "side": side, "q": q, "other_q": other_q}
-    against = None if second is None else _side_of_second(row, rows, second, rule)
-    if second is not None and against is None:
-        reason = f"no test: {second.kind}, the second null, has too few draws"
-        return Judged(**{**decided, "side": None}, outcome="too few draws", reason=reason)
+    further = _further(row)
+    alike = [null for null in further if equals_its_draws(row.value, null)]
+    against = {null.kind: _side_of_further(row, rows, null, rule) for null in further if null not in alike}
+    decided = {"row": row, "rows": rows, "cannot_test": tuple(null.kind for null in alike)}
+    decided |= {"q": test and test.q, "other_q": test and test.other_q}
+    if few := [kind for kind, one in against.items() if one is None]:
+        reason = f"no test: {few[0]}, a second null, has too few draws"
+        return Judged(**decided, outcome="too few draws", reason=reason)
+    decided["side"] = side
     if side == 0:
-        unadjusted = any(p is not None and p <= LEVEL for p in (row.p, other_p))
+        unadjusted = test is not None and any(p is not None and p <= LEVEL for p in (row.p, test.other_p))
         remark = f"p is at most {LEVEL:g}, but not when adjusted for the family" if unadjusted else ""
         return Judged(**decided, outcome="not significant", remark=remark)
-    if against == 0:
-        return Judged(**decided, outcome="matched by a second null")
-    if against == -side:
+    decided["against"] = tuple(against.items())
+    if -side in against.values():
         return Judged(**decided, outcome="nulls conflict")
+    if 0 in against.values():
+        return Judged(**decided, outcome="matched by a second null")
     if not rule.every_seed and _seeds_differ(rows):
         return Judged(
             **decided, outcome="not significant", remark="seeds lie on both sides of the median of a null"
         )
     return Judged(**decided, outcome="as predicted" if side == 1 else "opposite")
+
+
+def _further(row: Measurement) -> list[Null]:
+    """Returns the nulls behind the first that must bear it out."""
+    return [null for null in row.nulls[1:] if null.kind not in (PERMUTED_LABELS, UNTRAINED)]
+
+
+def _side_by_range(row: Measurement, rule: Rule) -> int | None:
+    """Returns the side on which a row leaves the range of its first null; None if this null does not decide
+    so.
+    """
+    if rule.first_draws is None or row.null is None or equals_its_draws(row.value, row.null):
+        return None
+    shown_only = rule.every_seed and row.null.kind == UNTRAINED
+    return None if shown_only else side_of_null(row, draws=rule.first_draws)
 
 
 def _seeds(rows: Sequence[Measurement]) -> int:
@@ -266,20 +412,21 @@ def _lacks_draws(row: Measurement) -> bool:
         row.null is not None
         and bool(row.null.draws)
         and (len(set(row.null.draws)) > 1 or len(row.null.draws) == 1)
+        and not equals_its_draws(row.value, row.null)
         and row.side is not None
         and (row.side != "==" or row.predicted is not None)
     )
 
 
-def _side_of_second(row: Measurement, rows: Sequence[Measurement], second: Null, rule: Rule) -> int | None:
-    """Returns the side of the second null on which the mean over seeds lies, as :func:`side_of_null`; 0 if
-    the seeds do not bear it out (:attr:`Rule.every_seed`).
+def _side_of_further(row: Measurement, rows: Sequence[Measurement], further: Null, rule: Rule) -> int | None:
+    """Returns the side of a further null on which the mean over seeds lies, as :func:`side_of_null`; 0 if the
+    seeds do not bear it out (:attr:`Rule.every_seed`).
     """
-    side = side_of_null(row, second, rule.second_draws)
+    side = side_of_null(row, further, RANGE_OF_FEW)
     if not side or not rule.every_seed:
         return side
-    pairs = _compared(rows, second.kind)
-    own = [side_of_null(row, null, rule.second_draws) for row, null in pairs]
+    pairs = _compared(rows, further.kind)
+    own = [side_of_null(row, null, RANGE_OF_FEW) for row, null in pairs]
     if len(pairs) < 2 or all(one == side for one in own):
         return side
     ends = student_interval([null.value - null.median for _, null in pairs if null.value is not None])

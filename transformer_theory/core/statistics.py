@@ -51,11 +51,12 @@ PERMUTED_LABELS = "networks trained on permuted labels"  # the null of a stateme
 UNTRAINED = "untrained networks"  # initial weights: shown, never the decision
 COPIES = (EQUAL_SCALE, HELD_INPUTS, EQUAL_SPECTRUM, EQUAL_NORM)  # of the network itself
 NETWORKS = (*COPIES, PERMUTED_LABELS, UNTRAINED)
-SMALLEST_P = 0.01  # a p-value is reported only if the test can reach this number
+SMALLEST_P = 0.01  # a p-value is reported only if the test can reach this number; against copies: LEVEL
 # an unusual number: data drawn with a common seed, such as 0, must not repeat the draws of a null
 FIXED_SEED = 4_019_217_653
 MAX_CHOICES = 20_000  # largest number of choices that a rank-sum test with ties enumerates
 LEVEL = 0.05  # level of tests and of the false discovery rate
+ROUNDING = 1e-6  # relative difference of two values of one quantity that single precision does not tell apart
 
 
 def fixed_generator() -> torch.Generator:
@@ -273,12 +274,12 @@ def studentised(
 ) -> tuple[Float[np.ndarray, " m"], Float[np.ndarray, "B m"]]:
     """Standardises m tests and the B draws of each: mean 0 and variance 1 over the value and its draws
     together, so that the value is exchangeable with the draws if it is one of them. A test whose draws all
-    equal the value is 0 everywhere.
+    equal the value, up to :data:`ROUNDING`, is 0 everywhere.
     """
     together = np.vstack([values, draws])
     centred = together - together.mean(0)
     deviation = centred.std(0)
-    rounding = 1e-9 * np.abs(together).max(0)
+    rounding = ROUNDING * np.abs(together).max(0)
     scaled = np.where(deviation > rounding, centred / np.where(deviation > 0, deviation, 1), 0.0)
     return scaled[0], scaled[1:]
 
@@ -289,11 +290,11 @@ def studentised_maximum(
     r"""Computes two-sided p-values of m tests that share their B draws, adjusted for the family.
 
     Tests are standardised (:func:`studentised`) to :math:`z_j` and :math:`z_j^{(i)}`. The step-down maximum
-    of :cite:t:`westfall1993resampling` takes them in the order of decreasing :math:`|z_j|`. The adjusted p-value
-    is :math:`(1 + \#\{i : \max_k |z_k^{(i)}| \ge |z_j|\}) / (1 + B)`, with the maximum over test j and those
-    behind it, and at least that of the test before. If value and draws are exchangeable, jointly for all
-    tests, the probability that any p-value is at most a level is at most the level, however the tests depend
-    on each other.
+    of :cite:t:`westfall1993resampling` takes them in the order of decreasing :math:`|z_j|`. The adjusted
+    p-value is :math:`(1 + \#\{i : \max_k |z_k^{(i)}| \ge |z_j|\}) / (1 + B)`, with the maximum over test j
+    and those behind it, and at least that of the test before. If value and draws are exchangeable, jointly
+    for all tests, the probability that any p-value is at most a level is at most the level, however the tests
+    depend on each other.
 
     >>> studentised_maximum(np.array([9.0, 0.5]), np.array([[0.0, 0.0], [1.0, 1.0], [0.5, 2.0]])).tolist()
     [0.25, 0.75]
@@ -313,19 +314,22 @@ def studentised_maximum(
 
 
 def can_still_decide(values: Float[np.ndarray, " m"], draws: Float[np.ndarray, "B m"], planned: int) -> bool:
-    """Returns whether a test of a family may yet become significant if the draws are continued up to a
+    r"""Returns whether a test of a family may yet become significant if the draws are continued up to a
     planned number.
 
-    False once each test is exceeded (:func:`studentised_maximum`) by twice as many draws as a p-value at
-    :data:`LEVEL` allows. To stop then is to accept the null hypothesis of every test, which cannot raise the
-    number of false findings (compare :cite:t:`besag1991sequential`).
+    An adjusted p-value of all planned draws is at least (1 + the number of draws that now exceed the test) /
+    (1 + planned), but for the new mean and deviation of each test. False once this bound is twice
+    :data:`LEVEL` for every test; the factor allows for that change. To stop then is to accept every null
+    hypothesis: the p-values at the stop, with fewer draws, are above the level too. A family is rejected only
+    with all planned draws, so the probability of a false finding is at most that of the full test, wherever
+    the stop lies (compare :cite:t:`besag1991sequential`). A finding on the edge of the level may be lost.
 
     Args:
         values, draws: see :func:`studentised_maximum`.
         planned: number of draws that would be taken.
     """
     exceeding = studentised_maximum(values, draws) * (1 + len(draws)) - 1
-    return bool((exceeding < 2 * LEVEL * (1 + planned)).any())
+    return bool((1 + exceeding < 2 * LEVEL * (1 + planned)).any())
 
 
 def agreement(value: float | None, predicted: float | None, null: float | None) -> float | None:
@@ -388,6 +392,17 @@ def in_order(nulls: Iterable[Null]) -> tuple[Null, ...]:
     return tuple(sorted(nulls, key=place))
 
 
+def equals_its_draws(value: float | None, null: Null) -> bool:
+    """Returns whether all draws of a null equal the value up to :data:`ROUNDING`, as a rotation leaves a
+    quantity of the spectrum unchanged.
+    """
+    value = value if null.value is None else null.value
+    if value is None or not null.draws:
+        return False
+    largest = max(abs(each) for each in (value, *null.draws))
+    return all(abs(draw - value) <= ROUNDING * largest for draw in null.draws)
+
+
 def reason_without_p(row: Measurement, networks: int = 1) -> str:
     """Returns the reason why a row has no p-value; empty if it can have one.
 
@@ -404,8 +419,9 @@ def reason_without_p(row: Measurement, networks: int = 1) -> str:
     if row.side == "==" and row.predicted is None:
         return "the theory does not predict a number"
     draws = len(row.null.draws)
-    if len(set(row.null.draws)) == 1:
+    if len(set(row.null.draws)) == 1 or equals_its_draws(row.value, row.null):
         return "no p-value: all draws of the null are equal"
+    limit = LEVEL if row.null.kind in COPIES else SMALLEST_P
     if row.null.kind == UNTRAINED:
         smallest = 1 / math.comb(draws + networks, networks)
         text = (
@@ -414,9 +430,9 @@ def reason_without_p(row: Measurement, networks: int = 1) -> str:
         )
     else:
         smallest = 1 / (1 + draws)
-        needed = math.ceil(1 / SMALLEST_P) - 1
+        needed = math.ceil(1 / limit) - 1
         text = f"no p-value: the null has {counted(draws, 'draw')}, {needed} are needed"
-    return text if smallest > SMALLEST_P else ""
+    return text if smallest > limit else ""
 
 
 def over_seeds(rows: Sequence[Measurement]) -> Measurement:
@@ -424,10 +440,11 @@ def over_seeds(rows: Sequence[Measurement]) -> Measurement:
     mean, p-value and agreement.
 
     Draw i of the null is averaged over the seeds, which gives the null of the mean. Untrained networks are
-    not averaged: the rank-sum test compares the seeds with them. The p-value is None if there are too few
-    draws or seeds (:func:`reason_without_p`). If all seeds have the same value, it depends on the data alone,
-    and the row keeps its own interval. A verdict is kept only if all seeds agree. ``n`` is the number of
-    seeds, unless there is only one.
+    not averaged: the rank-sum test compares the seeds with them, in results of earlier versions, where they
+    are the first null. Against copies of equal scale the p-value is two-sided (:func:`studentised_maximum`).
+    It is None if there are too few draws or seeds (:func:`reason_without_p`). If all seeds have the same
+    value, it depends on the data alone, and the row keeps its own interval. A verdict is kept only if all
+    seeds agree. ``n`` is the number of seeds, unless there is only one.
     """
     values = [row.value for row in rows if row.value is not None]
     first = next((row for row in rows if row.value is not None), rows[0])
@@ -476,8 +493,13 @@ def over_seeds(rows: Sequence[Measurement]) -> Measurement:
     ):
         if null.kind == UNTRAINED:
             p = rank_sum_p(values, null.draws, summary.side, predicted=summary.predicted)
+        elif null.kind == EQUAL_SCALE:
+            value = summary.value if null.value is None else null.value
+            (value,), draws = extremeness([value], null.draws, summary.side, summary.predicted)
+            p = float(studentised_maximum(np.array([value]), np.array(draws)[:, None])[0])
         else:
-            p = null.p(summary.value, summary.side, predicted=summary.predicted)
+            value = summary.value if null.value is None else null.value
+            p = null.p(value, summary.side, predicted=summary.predicted)
     return dataclasses.replace(
         summary, p=p, agreement=agreement(mean, summary.predicted, None if null is None else null.median)
     )

@@ -102,6 +102,8 @@ class InNetworks:
             predicts neither, and then the headline is shown beside its null without a test.
         responses: tests on synthetic inputs.
         meaning: what the headline is, and which value means what, in a clause without a full stop.
+        smallest_effect: smallest effect (:attr:`~.judgement.Judged.effect`) of the headline that a sentence
+            on the first screen names.
     """
 
     metrics: Callable[[], tuple[Metric, ...]]
@@ -109,6 +111,7 @@ class InNetworks:
     side: Side | None = ">="
     responses: tuple[Response, ...] = ()
     meaning: str = ""
+    smallest_effect: float = 0.05
 
 
 @dataclass(frozen=True)

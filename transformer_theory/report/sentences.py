@@ -180,7 +180,7 @@ def _in_networks(cells: Sequence[Finding]) -> str:
             elif outcome == "opposite":
                 parts.append(f"training moved {name} to the opposite side in {where}")
             else:
-                kind = shown[0].judged.second.kind if shown[0].judged.second is not None else "a second null"
+                kind = " and ".join(shown[0].judged.nulls)
                 name = f"{name} too" if parts and side == 1 else name
                 but = "give as much" if outcome == "matched by a second null" else "put it on the other side"
                 parts.append(f"{'' if parts else 'training '}{verb} {name} in {where}, but {kind} {but}")
@@ -464,7 +464,7 @@ def _headline(quantity: Quantity) -> str:
     p = f", p = {format.p_value(row.p)}" if tested and judged.outcome == "as predicted" else ""
     text = f"{quantity.label}: {format.of_row(row.value, row)}{average}, {side} {chance}, {predicted}"
     text += f" ({row.null.kind}: {format.of_row(row.null.median, row)}{p})"
-    if (null := judged.second) is not None and null.draws:
+    if (null := judged.untrained) is not None and null.draws:
         few = f"{len(null.draws)} " if len(null.draws) < RANGE_DRAWS else ""
         text += f"; {few}networks with random weights have {format.bounds((null.low, null.high), row.unit)}"
     if quantity.beyond and len(quantity.rows) > 1:

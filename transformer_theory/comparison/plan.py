@@ -17,7 +17,7 @@ from ..data import Graphs, Images, TokenData, image_sets
 from ..training.image.evaluate import StoredNetwork
 from ..training.recipes import Recipe
 from .on_data import on_raw_data
-from .small_networks import small_network, untrained_networks
+from .small_networks import permuted_networks, small_network, untrained_networks
 
 TRAIN_SHARE = 0.7
 
@@ -27,12 +27,13 @@ class Key(NamedTuple):
 
     Attributes:
         kind: "network", a small network that is trained and measured; "untrained", the networks of a recipe
-            with random weights; "data", the theories on the data; "claim", one seed of a claim.
+            with random weights; "permuted", those trained on permuted labels; "data", the theories on the
+            data; "claim", one seed of a claim.
         name: name of the recipe, or id of the claim; empty for the data.
         seed: seed; None if all seeds share the result.
     """
 
-    kind: Literal["network", "untrained", "data", "claim"]
+    kind: Literal["network", "untrained", "permuted", "data", "claim"]
     name: str = ""
     seed: int | None = None
 
@@ -95,12 +96,16 @@ class Plan:
             Key("untrained", recipe.name): partial(untrained_networks, recipe, **shared)
             for recipe in self.trained
         }
+        permuted = {
+            Key("permuted", recipe.name): partial(permuted_networks, recipe, steps=self.steps, **shared)
+            for recipe in self.trained
+        }
         claims = {
             Key("claim", claim.id, seed): partial(claim.run, seed)
             for claim in self.claims
             for seed in self.claim_seeds
         }
-        return {**networks, **data, **untrained, **claims}
+        return {**permuted, **networks, **data, **untrained, **claims}
 
 
 def completed(jobs: Mapping[Key, Callable[[], Any]]) -> Iterator[tuple[Key, Any]]:

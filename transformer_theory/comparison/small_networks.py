@@ -1,5 +1,5 @@
-"""Small networks, trained on the tokens and measured with every theory's metrics, and untrained networks of
-the same sizes.
+"""Small networks, trained on the tokens and measured with every theory's metrics, and the networks they are
+compared with: copies of equal scale, networks trained on permuted labels, and untrained networks.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,16 +10,27 @@ import torch
 from torch import Tensor, nn
 
 from ..core import listeners
+from ..core.format import number
 from ..core.measurement import Measurement
-from ..core.statistics import RANGE_DRAWS
+from ..core.statistics import (
+    EQUAL_SCALE,
+    PERMUTED_EQUAL_STEPS,
+    PERMUTED_LABELS,
+    RANGE_DRAWS,
+    permutations,
+)
 from ..core.table import Arrays
 from ..core.theory import Theory
 from ..data import TokenData
 from ..models import build
+from ..models.copies import Copies
 from ..probes.features import features_with_words
-from ..probes.measure import headline_mean, mean_over_heads, metrics_of, run_synthetic_tests
+from ..probes.measure import Networks, headline_mean, mean_over_heads, metrics_of, run_synthetic_tests
 from ..training.monitor import Monitor, monitored_training
+from ..training.objectives import LOSS
 from ..training.recipes import Recipe
+from ..training.supervised import train_classifier
+from ..training.tasks import Classification
 from .on_data import View, on_view
 
 CODEBOOK_SIZE = 32  # number of visual words in the codebook of a network's features
@@ -27,6 +38,11 @@ FEATURE_SEQUENCES = 512  # validation sequences whose features the theories rece
 RESPONSE_SEQUENCES = 128  # validation sequences from which the theories make synthetic inputs
 # seeds of the untrained networks begin here, so that no trained network starts from one of them
 UNTRAINED_SEED = 10_000
+PERMUTED_SEED = 20_000  # the same for networks trained on permuted labels
+COPIES_DRAWN = 39  # copies of equal scale of each network
+COPY_SEQUENCES = 64  # validation sequences on which copies, and beside them their network, are measured
+PERMUTED_NETWORKS = 6  # networks of each recipe that are trained on permuted labels
+EQUAL_LOSS = 0.05  # nats by which the training loss of these networks may exceed that of the trained ones
 
 
 @dataclass(frozen=True)
@@ -34,12 +50,18 @@ class Training:
     """A small network of one seed.
 
     Attributes:
-        rows: measurements over training, without the null distribution of untrained networks.
+        rows: measurements over training, without nulls from other networks.
+        copies: rows of each copy of equal scale, on the first :data:`COPY_SEQUENCES` validation sequences.
+        beside: rows of the trained network on the same sequences.
+        loss: loss on the training data, in nats.
         others: responses to synthetic inputs, and the arrays of the first seed.
         on_features: the theories' minimal models on the network's features.
     """
 
     rows: list[Measurement]
+    copies: list[list[Measurement]]
+    beside: list[Measurement]
+    loss: float
     others: View
     on_features: View
 
@@ -80,9 +102,112 @@ def small_network(
     if first:
         others += [trained.arrays, projections(recipe.name, tokens, trained.queries)]
     rows = [replace(row, seed=seed) for row in trained.rows]
-    return Training(
-        rows, others, on_view(theories, tokens, recipe.name, seed=seed, arrays=first, noise=first)
+    beside, copies = copies_of(
+        trained.model, recipe.name, samples=validation[:COPY_SEQUENCES], theories=theories, seed=seed
     )
+    return Training(
+        rows=rows,
+        copies=copies,
+        beside=beside,
+        loss=_training_loss(trained.model, train),
+        others=others,
+        on_features=on_view(theories, tokens, recipe.name, seed=seed, arrays=first, noise=first),
+    )
+
+
+def copies_of(
+    model: nn.Module, name: str, *, samples: TokenData, theories: tuple[Theory, ...], seed: int
+) -> tuple[list[Measurement], list[list[Measurement]]]:
+    """Measures a trained network and :data:`COPIES_DRAWN` copies of equal scale on the same samples; returns
+    the rows of the network and those of each copy.
+    """
+    listeners.progress(f"{name}: {COPIES_DRAWN} copies of equal scale (seed {seed})")
+    drawn, first = Copies(model), COPIES_DRAWN * seed
+    measured = [
+        _measured(drawn.draw(EQUAL_SCALE, first + index), samples, theories, name)
+        for index in range(COPIES_DRAWN)
+    ]
+    return _measured(model, samples, theories, name), measured
+
+
+@dataclass(frozen=True)
+class Permuted:
+    """Networks of a recipe that are trained on permuted labels.
+
+    Attributes:
+        rows: rows of each network after training.
+        losses: loss of each on its training data, in nats.
+    """
+
+    rows: list[list[Measurement]]
+    losses: list[float]
+
+    def kind(self, losses: Sequence[float]) -> str:
+        """Returns the kind of null that these networks are for networks with the given training losses: they
+        test the task only if each of them reaches the largest of these losses up to :data:`EQUAL_LOSS`.
+        """
+        reached = max(self.losses) <= max(losses) + EQUAL_LOSS
+        return PERMUTED_LABELS if reached else PERMUTED_EQUAL_STEPS
+
+    def note(self, losses: Sequence[float]) -> str:
+        """Returns what qualifies the comparison; empty at equal loss."""
+        if self.kind(losses) == PERMUTED_LABELS:
+            return ""
+        permuted, trained = (sum(each) / len(each) for each in (self.losses, losses))
+        return (
+            f"permuted labels: equal steps, not equal loss: {number(permuted)} against {number(trained)} nats"
+        )
+
+
+def permuted_networks(
+    recipe: Recipe,
+    *,
+    split: tuple[TokenData, TokenData],
+    theories: tuple[Theory, ...],
+    steps: int,
+    device: str,
+) -> Permuted:
+    """Trains :data:`PERMUTED_NETWORKS` networks of a recipe on permuted labels of the training data, for as
+    many steps as the others, and measures each at the end. All seeds share them.
+    """
+    train, validation = split
+    assert train.labels is not None
+    rows, losses = [], []
+    for index, order in enumerate(permutations(len(train), PERMUTED_NETWORKS)):
+        listeners.progress(f"{recipe.name}: permuted labels, network {index + 1} of {PERMUTED_NETWORKS}")
+        permuted = replace(train, labels=train.labels[order])
+        generator = torch.Generator().manual_seed(PERMUTED_SEED + index)
+        model = build(partial(recipe.build, train), generator)
+        trained = train_classifier(
+            model,
+            permuted,
+            validation[:1],
+            steps=steps,
+            learning_rate=recipe.learning_rate,
+            batch_size=recipe.batch_size,
+            generator=generator,
+            device=device,
+        )
+        rows.append(_measured(trained.model, validation, theories, recipe.name))
+        losses.append(_training_loss(trained.model, permuted))
+    return Permuted(rows, losses)
+
+
+def _measured(
+    model: nn.Module, samples: TokenData, theories: tuple[Theory, ...], name: str
+) -> list[Measurement]:
+    """Measures a network once with all metrics, without nulls. The metrics are new, so that none compares
+    the network with another one.
+    """
+    monitor = Monitor(samples, partial(metrics_of, theories), name=name, untrained=None)
+    return monitor.measure(model.eval(), 0, draws=0)
+
+
+def _training_loss(model: nn.Module, train: TokenData) -> float:
+    """Returns the mean cross-entropy on the training data, in nats."""
+    losses = [row.value for row in Classification(train, train).evaluate(model) if row.quantity == LOSS]
+    assert losses[0] is not None
+    return losses[0]
 
 
 def untrained_networks(
@@ -95,11 +220,10 @@ def untrained_networks(
     """
     train, validation = split
     measured = []
-    for number in range(RANGE_DRAWS):
-        listeners.progress(f"{recipe.name}: untrained network {number + 1} of {RANGE_DRAWS}")
-        monitor = Monitor(validation, partial(metrics_of, theories), name=recipe.name, untrained=None)
-        network = build(lambda: recipe.build(train), torch.Generator().manual_seed(UNTRAINED_SEED + number))
-        measured.append(monitor.measure(network.to(device).eval(), 0, draws=0))
+    for index in range(RANGE_DRAWS):
+        listeners.progress(f"{recipe.name}: untrained network {index + 1} of {RANGE_DRAWS}")
+        network = build(lambda: recipe.build(train), torch.Generator().manual_seed(UNTRAINED_SEED + index))
+        measured.append(_measured(network.to(device), validation, theories, recipe.name))
     return measured
 
 
@@ -124,26 +248,35 @@ def headlines(
     theories: Iterable[Theory],
     model: str,
     rows: Sequence[Measurement],
-    untrained: Sequence[Sequence[Measurement]],
+    networks: Networks,
+    *,
+    beside: Sequence[Measurement] = (),
     answers: Sequence[Measurement] = (),
+    note: str = "",
 ) -> Iterator[Measurement]:
     """Yields the headline of each theory at the last step, averaged over layers and heads, with its nulls
-    (:func:`.headline_mean`): untrained networks first, then that of the metric or of the theory's tests.
-
-    A change by training that the second null explains is no evidence for the theory.
+    (:func:`.headline_mean`): copies of equal scale first, then that of the metric or of the theory's tests,
+    then the other networks.
 
     Args:
         theories: theories with or without :attr:`.Theory.in_networks`.
         model: name of the network.
         rows: measurements of the network of one seed.
-        untrained: measurements of untrained networks, which give the null distribution.
+        networks: measurements of other networks by kind of null.
+        beside: measurements of the network on the inputs of its copies.
         answers: rows of :func:`synthetic_tests` in the trained network.
+        note: what qualifies a null, added to the note of each headline.
     """
     for theory in theories:
         if (in_networks := theory.in_networks) is None or not in_networks.metrics():
             continue  # a theory with responses alone measures nothing in these networks, which take no ids
-        mean = headline_mean(theory.name, in_networks, rows, networks={UNTRAINED: untrained}, answers=answers)
-        yield mean or Measurement(
+        mean = headline_mean(
+            theory.name, in_networks, rows, networks=networks, beside=beside, answers=answers
+        )
+        if mean is not None:
+            yield replace(mean, note="; ".join(filter(None, (mean.note, note))))
+            continue
+        yield Measurement(
             theory.name,
             "in network",
             in_networks.headline,

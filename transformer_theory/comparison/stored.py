@@ -7,12 +7,20 @@ import torch
 
 from ..core import listeners
 from ..core.measurement import Measurement
+from ..core.statistics import EQUAL_SCALE, UNTRAINED
 from ..core.table import Arrays, Table
 from ..core.theory import Theory
 from ..data import Images, TokenData
 from ..probes.features import features_with_words
 from ..probes.measure import metrics_of
-from ..training.image.evaluate import StoredNetwork, maps, measure_metrics, measure_objective, timeline
+from ..training.image.evaluate import (
+    StoredNetwork,
+    maps,
+    measure_copies,
+    measure_metrics,
+    measure_objective,
+    timeline,
+)
 from ..training.image.side_by_side import runs_of, side_by_side
 from ..training.monitor import PICTURED
 from ..training.objectives.protocol import scaled
@@ -63,12 +71,20 @@ def _network(
     network: StoredNetwork, data: TokenData, test: Images, theories: Sequence[Theory], seed: int
 ) -> Stream:
     """Yields the measurements of one stored network."""
-    listeners.progress(f"{network.name}: metrics of all theories, here and in untrained networks")
+    listeners.progress(f"{network.name}: metrics of all theories, here, in copies and in untrained networks")
     measured, untrained = measure_metrics(network, test, metrics=partial(metrics_of, theories))
+    beside, copies = measure_copies(network, test, metrics=partial(metrics_of, theories))
     yield from _timeline(network, theories, measured)
     pixels = scaled(test.pixels[:RESPONSE_SEQUENCES], next(network.measured.parameters()))
     answers = [*synthetic_tests(theories, network.measured, pixels, network.name, seed)]
-    yield from headlines(theories, network.name, measured, untrained, answers)
+    yield from headlines(
+        theories,
+        network.name,
+        measured,
+        {EQUAL_SCALE: copies, UNTRAINED: untrained},
+        beside=beside,
+        answers=answers,
+    )
     yield from by_layer(theories, measured)
     yield from answers
     yield maps(network, test)

@@ -24,6 +24,7 @@ from .statistics import (
     LEVEL,
     PERMUTED_LABELS,
     RANGE_DRAWS,
+    SHOWN,
     UNTRAINED,
     agreement,
     equals_its_draws,
@@ -389,7 +390,7 @@ def _judged(row: Measurement, rows: tuple[Measurement, ...], rule: Rule, test: _
 
 def _further(row: Measurement) -> list[Null]:
     """Returns the nulls behind the first that must bear it out."""
-    return [null for null in row.nulls[1:] if null.kind not in (PERMUTED_LABELS, UNTRAINED)]
+    return [null for null in row.nulls[1:] if null.kind not in (PERMUTED_LABELS, *SHOWN)]
 
 
 def _side_by_range(row: Measurement, rule: Rule) -> int | None:

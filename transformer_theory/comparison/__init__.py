@@ -1,10 +1,11 @@
 """Comparison of all theories on the same data and in the same trained networks.
 
 :func:`compare` does four things. It trains small networks of several seeds on one part of the data and
-computes every theory's metrics on the other part. It measures untrained networks of the same sizes. It runs
-each theory's minimal model on the raw tokens, on the networks' features, and on noise of the same shapes. It
-verifies each theory's quick claims with their controls. Stored networks (from ``transformer-theory train``)
-can replace the small ones. The :class:`~..core.result.Result` holds one row per seed:
+computes every theory's metrics on the other part. It measures copies of equal scale of each, networks trained
+on permuted labels, and untrained networks of the same sizes. It runs each theory's minimal model on the raw
+tokens, on the networks' features, and on noise of the same shapes. It verifies each theory's quick claims
+with their controls. Stored networks (from ``transformer-theory train``) can replace the small ones. The
+:class:`~..core.result.Result` holds one row per seed:
 
 * rows of kind "on data" and "assumption": the theory's minimal model on the raw tokens (``model`` is empty)
   or on a network's features; ``on_noise`` is the same quantity on noise of the same shape
@@ -12,8 +13,9 @@ can replace the small ones. The :class:`~..core.result.Result` holds one row per
 * rows of kind "in network" and "network" with a ``step``: the theories' metrics and the general quantities
   over training;
 * rows of kind "in network" without step and layer: the theory's headline in the trained network, averaged
-  over layers and heads. Its first null are untrained networks, its second the null of the metric, if that has
-  one of its own (:func:`~..probes.measure.headline_mean`);
+  over layers and heads. Its first null are copies of equal scale, which decide; then follow the null of the
+  metric, if that has one of its own, networks trained on permuted labels, and untrained networks
+  (:func:`~..probes.measure.headline_mean`);
 * rows of kind "network" without step: the test accuracy of stored networks, and a comparison of their runs;
 * rows of kind "claim", one per seed, and the verifications;
 * arrays of the first seed: ``"<theory>/..."`` on the raw tokens, ``"<network>::<theory>/..."`` on features,

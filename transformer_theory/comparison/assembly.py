@@ -5,15 +5,14 @@ from typing import Any
 
 from ..core.claims import Verification
 from ..core.measurement import Measurement
-from ..core.statistics import UNTRAINED
+from ..core.statistics import EQUAL_SCALE, UNTRAINED
 from ..core.table import Arrays
 from ..data import TokenData
 from ..probes.measure import with_nulls
 from ..training.objectives import ACCURACY
-from . import small_networks
 from .on_data import Stream, View
 from .plan import Key, Plan
-from .small_networks import Training, headlines, other_networks
+from .small_networks import Training, headlines
 from .stored import images_and_labels
 
 
@@ -35,14 +34,19 @@ def measurements(plan: Plan, results: Mapping[Key, Any], on_stored: View) -> Str
         if not plan.networks:
             yield images_and_labels(plan.split[1], plan.split[1].images)
         for name, training in trainings:
-            untrained = results[Key("untrained", name)]
-            permuted = [
-                results[Key("permuted", name, number)] for number in range(small_networks.PERMUTED_DRAWN)
-            ]
+            untrained, permuted = results[Key("untrained", name)], results[Key("permuted", name)]
+            losses = [each.loss for other, each in trainings if other == name]
             yield from with_nulls(training.rows, {UNTRAINED: untrained})
             answers = [item for item in training.others if isinstance(item, Measurement)]
-            networks = other_networks(training, permuted, untrained)
-            yield from headlines(plan.theories, name, training.rows, networks, answers)
+            yield from headlines(
+                plan.theories,
+                name,
+                training.rows,
+                {EQUAL_SCALE: training.copies, permuted.kind(losses): permuted.rows, UNTRAINED: untrained},
+                beside=training.beside,
+                answers=answers,
+                note=permuted.note(losses),
+            )
             yield from training.others
     elif isinstance(plan.data, TokenData) and (plan.recipes or not plan.networks):
         reason = (

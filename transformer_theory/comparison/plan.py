@@ -16,9 +16,8 @@ from ..core.theory import Theory
 from ..data import Graphs, Images, TokenData, image_sets
 from ..training.image.evaluate import StoredNetwork
 from ..training.recipes import Recipe
-from . import small_networks
 from .on_data import on_raw_data
-from .small_networks import permuted_network, small_network, untrained_networks
+from .small_networks import permuted_networks, small_network, untrained_networks
 
 TRAIN_SHARE = 0.7
 
@@ -27,14 +26,14 @@ class Key(NamedTuple):
     """The key of a job and of its result.
 
     Attributes:
-        kind: "network", a small network that is trained and measured; "permuted", one that is trained on
-            permuted labels; "untrained", the networks of a recipe with random weights; "data", the theories
-            on the data; "claim", one seed of a claim.
+        kind: "network", a small network that is trained and measured; "untrained", the networks of a recipe
+            with random weights; "permuted", those trained on permuted labels; "data", the theories on the
+            data; "claim", one seed of a claim.
         name: name of the recipe, or id of the claim; empty for the data.
-        seed: seed, or number of the permutation; None if all seeds share the result.
+        seed: seed; None if all seeds share the result.
     """
 
-    kind: Literal["network", "permuted", "untrained", "data", "claim"]
+    kind: Literal["network", "untrained", "permuted", "data", "claim"]
     name: str = ""
     seed: int | None = None
 
@@ -87,13 +86,6 @@ class Plan:
             for seed in self.seeds
             for recipe in self.trained
         }
-        permuted = {
-            Key("permuted", recipe.name, number): partial(
-                permuted_network, recipe, steps=self.steps, number=number, **shared
-            )
-            for recipe in self.trained
-            for number in range(small_networks.PERMUTED_DRAWN)
-        }
         data = {
             Key("data", seed=seed): partial(
                 on_raw_data, self.data, self.theories, seed=seed, first=seed == first
@@ -104,12 +96,16 @@ class Plan:
             Key("untrained", recipe.name): partial(untrained_networks, recipe, **shared)
             for recipe in self.trained
         }
+        permuted = {
+            Key("permuted", recipe.name): partial(permuted_networks, recipe, steps=self.steps, **shared)
+            for recipe in self.trained
+        }
         claims = {
             Key("claim", claim.id, seed): partial(claim.run, seed)
             for claim in self.claims
             for seed in self.claim_seeds
         }
-        return {**networks, **data, **permuted, **untrained, **claims}
+        return {**permuted, **networks, **data, **untrained, **claims}
 
 
 def completed(jobs: Mapping[Key, Callable[[], Any]]) -> Iterator[tuple[Key, Any]]:

@@ -1,5 +1,5 @@
-"""Small networks, trained on the tokens and measured with every theory's metrics, and their chance levels:
-copies of each of them with permuted weights, networks trained on permuted labels, and untrained ones.
+"""Small networks, trained on the tokens and measured with every theory's metrics, and the networks they are
+compared with: copies of equal scale, networks trained on permuted labels, and untrained networks.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,18 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from ..core import listeners
+from ..core.format import number
 from ..core.measurement import Measurement
 from ..core.statistics import (
     EQUAL_SCALE,
-    EQUAL_STEPS,
+    PERMUTED_EQUAL_STEPS,
     PERMUTED_LABELS,
     RANGE_DRAWS,
-    UNTRAINED,
     permutations,
 )
 from ..core.table import Arrays
 from ..core.theory import Theory
-from ..data import Images, TokenData
+from ..data import TokenData
 from ..models import build
 from ..models.copies import Copies
 from ..probes.features import features_with_words
@@ -38,10 +38,11 @@ FEATURE_SEQUENCES = 512  # validation sequences whose features the theories rece
 RESPONSE_SEQUENCES = 128  # validation sequences from which the theories make synthetic inputs
 # seeds of the untrained networks begin here, so that no trained network starts from one of them
 UNTRAINED_SEED = 10_000
-COPIES_DRAWN = 39  # of each trained network: the smallest p-value of a family is 1/40
-PERMUTED_DRAWN = 6  # networks trained on permuted labels, a range: each costs as much as a trained network
-PERMUTED_SEED = 20_000  # their seeds begin here
-EQUAL_LOSS = 1.1  # largest loss of permuted labels over that of the labels, at which both are fitted equally
+PERMUTED_SEED = 20_000  # the same for networks trained on permuted labels
+COPIES_DRAWN = 39  # copies of equal scale of each network
+COPY_SEQUENCES = 64  # validation sequences on which copies, and beside them their network, are measured
+PERMUTED_NETWORKS = 6  # networks of each recipe that are trained on permuted labels
+EQUAL_LOSS = 0.05  # nats by which the training loss of these networks may exceed that of the trained ones
 
 
 @dataclass(frozen=True)
@@ -49,31 +50,20 @@ class Training:
     """A small network of one seed.
 
     Attributes:
-        rows: measurements over training, without the null distribution of untrained networks.
+        rows: measurements over training, without nulls from other networks.
+        copies: rows of each copy of equal scale, on the first :data:`COPY_SEQUENCES` validation sequences.
+        beside: rows of the trained network on the same sequences.
+        loss: loss on the training data, in nats.
         others: responses to synthetic inputs, and the arrays of the first seed.
         on_features: the theories' minimal models on the network's features.
-        copies: rows of copies of the trained network with permuted weights.
-        loss: its cross-entropy on the training part.
     """
 
     rows: list[Measurement]
+    copies: list[list[Measurement]]
+    beside: list[Measurement]
+    loss: float
     others: View
     on_features: View
-    copies: list[list[Measurement]]
-    loss: float
-
-
-@dataclass(frozen=True)
-class Permuted:
-    """A network trained on permuted labels.
-
-    Attributes:
-        rows: its measurements at the last step.
-        loss: its cross-entropy on the permuted labels of the training part.
-    """
-
-    rows: list[Measurement]
-    loss: float
 
 
 def small_network(
@@ -112,91 +102,112 @@ def small_network(
     if first:
         others += [trained.arrays, projections(recipe.name, tokens, trained.queries)]
     rows = [replace(row, seed=seed) for row in trained.rows]
+    beside, copies = copies_of(
+        trained.model, recipe.name, samples=validation[:COPY_SEQUENCES], theories=theories, seed=seed
+    )
     return Training(
-        rows,
-        others,
-        on_view(theories, tokens, recipe.name, seed=seed, arrays=first, noise=first),
-        copies_of(trained.model, validation, theories, steps, recipe.name),
-        _loss(trained.model, train),
+        rows=rows,
+        copies=copies,
+        beside=beside,
+        loss=_training_loss(trained.model, train),
+        others=others,
+        on_features=on_view(theories, tokens, recipe.name, seed=seed, arrays=first, noise=first),
     )
 
 
 def copies_of(
-    network: nn.Module,
-    samples: TokenData | Images,
-    theories: tuple[Theory, ...],
-    step: int,
-    name: str,
-    number: int | None = None,
-) -> list[list[Measurement]]:
-    """Measures copies of a trained network whose entries are permuted within each matrix
-    (:class:`.Copies`). All seeds of a recipe have copies of the same numbers.
-
-    Args:
-        network: the network.
-        samples: samples on which the network itself was measured.
-        theories: theories to compare.
-        step: column ``step`` of the rows.
-        name: column ``model`` of the rows.
-        number: number of copies. None: :data:`COPIES_DRAWN`.
+    model: nn.Module, name: str, *, samples: TokenData, theories: tuple[Theory, ...], seed: int
+) -> tuple[list[Measurement], list[list[Measurement]]]:
+    """Measures a trained network and :data:`COPIES_DRAWN` copies of equal scale on the same samples; returns
+    the rows of the network and those of each copy.
     """
-    copies, measured = Copies(network), []
-    for index in range(COPIES_DRAWN if number is None else number):
-        listeners.progress(f"{name}: copy {index + 1} of {number or COPIES_DRAWN} with permuted weights")
-        # new metrics, so that no copy is compared with an earlier one
-        monitor = Monitor(samples, partial(metrics_of, theories), name=name, untrained=None)
-        measured.append(monitor.measure(copies.draw(EQUAL_SCALE, index), step, draws=0))
-    return measured
+    listeners.progress(f"{name}: {COPIES_DRAWN} copies of equal scale (seed {seed})")
+    drawn, first = Copies(model), COPIES_DRAWN * seed
+    measured = [
+        _measured(drawn.draw(EQUAL_SCALE, first + index), samples, theories, name)
+        for index in range(COPIES_DRAWN)
+    ]
+    return _measured(model, samples, theories, name), measured
 
 
-def permuted_network(
+@dataclass(frozen=True)
+class Permuted:
+    """Networks of a recipe that are trained on permuted labels.
+
+    Attributes:
+        rows: rows of each network after training.
+        losses: loss of each on its training data, in nats.
+    """
+
+    rows: list[list[Measurement]]
+    losses: list[float]
+
+    def kind(self, losses: Sequence[float]) -> str:
+        """Returns the kind of null that these networks are for networks with the given training losses: they
+        test the task only if each of them reaches the largest of these losses up to :data:`EQUAL_LOSS`.
+        """
+        reached = max(self.losses) <= max(losses) + EQUAL_LOSS
+        return PERMUTED_LABELS if reached else PERMUTED_EQUAL_STEPS
+
+    def note(self, losses: Sequence[float]) -> str:
+        """Returns what qualifies the comparison; empty at equal loss."""
+        if self.kind(losses) == PERMUTED_LABELS:
+            return ""
+        permuted, trained = (sum(each) / len(each) for each in (self.losses, losses))
+        return (
+            f"permuted labels: equal steps, not equal loss: {number(permuted)} against {number(trained)} nats"
+        )
+
+
+def permuted_networks(
     recipe: Recipe,
     *,
     split: tuple[TokenData, TokenData],
     theories: tuple[Theory, ...],
     steps: int,
-    number: int,
     device: str,
 ) -> Permuted:
-    """Trains a small network on labels in random order and measures it; number i is the same in all
-    comparisons of the data.
+    """Trains :data:`PERMUTED_NETWORKS` networks of a recipe on permuted labels of the training data, for as
+    many steps as the others, and measures each at the end. All seeds share them.
     """
     train, validation = split
     assert train.labels is not None
-    listeners.progress(f"{recipe.name}: training on permuted labels {number + 1} of {PERMUTED_DRAWN}")
-    order = permutations(len(train.labels), number + 1)[number]
-    shuffled = replace(train, labels=train.labels[order])
-    generator = torch.Generator().manual_seed(PERMUTED_SEED + number)
-    trained = train_classifier(
-        build(lambda: recipe.build(train), generator),
-        shuffled,
-        validation[:1],
-        steps=steps,
-        learning_rate=recipe.learning_rate,
-        batch_size=recipe.batch_size,
-        generator=generator,
-        device=device,
-    )
-    monitor = Monitor(validation, partial(metrics_of, theories), name=recipe.name, untrained=None)
-    return Permuted(monitor.measure(trained.model, steps, draws=0), _loss(trained.model, shuffled))
+    rows, losses = [], []
+    for index, order in enumerate(permutations(len(train), PERMUTED_NETWORKS)):
+        listeners.progress(f"{recipe.name}: permuted labels, network {index + 1} of {PERMUTED_NETWORKS}")
+        permuted = replace(train, labels=train.labels[order])
+        generator = torch.Generator().manual_seed(PERMUTED_SEED + index)
+        model = build(partial(recipe.build, train), generator)
+        trained = train_classifier(
+            model,
+            permuted,
+            validation[:1],
+            steps=steps,
+            learning_rate=recipe.learning_rate,
+            batch_size=recipe.batch_size,
+            generator=generator,
+            device=device,
+        )
+        rows.append(_measured(trained.model, validation, theories, recipe.name))
+        losses.append(_training_loss(trained.model, permuted))
+    return Permuted(rows, losses)
 
 
-def _loss(network: nn.Module, data: TokenData) -> float:
-    """Returns the cross-entropy of a network on the labels of data."""
-    (row,) = (row for row in Classification(data, data).evaluate(network) if row.quantity == LOSS)
-    assert row.value is not None
-    return row.value
-
-
-def other_networks(
-    training: Training, permuted: Sequence[Permuted], untrained: Sequence[Sequence[Measurement]]
-) -> Networks:
-    """Returns the networks that a trained network is compared with, by kind. Those trained on permuted labels
-    test a statement about the task if each fits its labels as well as the trained network.
+def _measured(
+    model: nn.Module, samples: TokenData, theories: tuple[Theory, ...], name: str
+) -> list[Measurement]:
+    """Measures a network once with all metrics, without nulls. The metrics are new, so that none compares
+    the network with another one.
     """
-    fitted = all(each.loss <= EQUAL_LOSS * training.loss for each in permuted)
-    kind = PERMUTED_LABELS if fitted else EQUAL_STEPS
-    return {EQUAL_SCALE: training.copies, kind: [each.rows for each in permuted], UNTRAINED: untrained}
+    monitor = Monitor(samples, partial(metrics_of, theories), name=name, untrained=None)
+    return monitor.measure(model.eval(), 0, draws=0)
+
+
+def _training_loss(model: nn.Module, train: TokenData) -> float:
+    """Returns the mean cross-entropy on the training data, in nats."""
+    losses = [row.value for row in Classification(train, train).evaluate(model) if row.quantity == LOSS]
+    assert losses[0] is not None
+    return losses[0]
 
 
 def untrained_networks(
@@ -209,11 +220,10 @@ def untrained_networks(
     """
     train, validation = split
     measured = []
-    for number in range(RANGE_DRAWS):
-        listeners.progress(f"{recipe.name}: untrained network {number + 1} of {RANGE_DRAWS}")
-        monitor = Monitor(validation, partial(metrics_of, theories), name=recipe.name, untrained=None)
-        network = build(lambda: recipe.build(train), torch.Generator().manual_seed(UNTRAINED_SEED + number))
-        measured.append(monitor.measure(network.to(device).eval(), 0, draws=0))
+    for index in range(RANGE_DRAWS):
+        listeners.progress(f"{recipe.name}: untrained network {index + 1} of {RANGE_DRAWS}")
+        network = build(lambda: recipe.build(train), torch.Generator().manual_seed(UNTRAINED_SEED + index))
+        measured.append(_measured(network.to(device), validation, theories, recipe.name))
     return measured
 
 
@@ -239,19 +249,23 @@ def headlines(
     model: str,
     rows: Sequence[Measurement],
     networks: Networks,
-    answers: Sequence[Measurement] = (),
+    *,
     beside: Sequence[Measurement] = (),
+    answers: Sequence[Measurement] = (),
+    note: str = "",
 ) -> Iterator[Measurement]:
     """Yields the headline of each theory at the last step, averaged over layers and heads, with its nulls
-    (:func:`.headline_mean`): copies of equal scale first, then the null of the metric or of the theory's
-    tests, then other networks.
+    (:func:`.headline_mean`): copies of equal scale first, then that of the metric or of the theory's tests,
+    then the other networks.
 
     Args:
         theories: theories with or without :attr:`.Theory.in_networks`.
         model: name of the network.
         rows: measurements of the network of one seed.
-        networks, beside: see :func:`.headline_mean`.
+        networks: measurements of other networks by kind of null.
+        beside: measurements of the network on the inputs of its copies.
         answers: rows of :func:`synthetic_tests` in the trained network.
+        note: what qualifies a null, added to the note of each headline.
     """
     for theory in theories:
         if (in_networks := theory.in_networks) is None or not in_networks.metrics():
@@ -259,7 +273,10 @@ def headlines(
         mean = headline_mean(
             theory.name, in_networks, rows, networks=networks, beside=beside, answers=answers
         )
-        yield mean or Measurement(
+        if mean is not None:
+            yield replace(mean, note="; ".join(filter(None, (mean.note, note))))
+            continue
+        yield Measurement(
             theory.name,
             "in network",
             in_networks.headline,

@@ -13,9 +13,16 @@ from ..core.theory import Theory
 from ..data import Images, TokenData
 from ..probes.features import features_with_words
 from ..probes.measure import metrics_of
-from ..training.image.evaluate import StoredNetwork, maps, measure_metrics, measure_objective, timeline
+from ..training.image.evaluate import (
+    StoredNetwork,
+    maps,
+    measure_copies,
+    measure_metrics,
+    measure_objective,
+    timeline,
+)
 from ..training.image.side_by_side import runs_of, side_by_side
-from ..training.monitor import PICTURED, Monitor
+from ..training.monitor import PICTURED
 from ..training.objectives.protocol import scaled
 from .on_data import Stream, on_view
 from .small_networks import (
@@ -23,14 +30,10 @@ from .small_networks import (
     FEATURE_SEQUENCES,
     RESPONSE_SEQUENCES,
     by_layer,
-    copies_of,
     headlines,
     projections,
     synthetic_tests,
 )
-
-COPIES_OF_STORED = 99  # of one network, which has no other seeds
-COPY_SAMPLES = 256  # images on which copies are measured, and the network beside them
 
 
 def measure_stored_networks(
@@ -68,17 +71,20 @@ def _network(
     network: StoredNetwork, data: TokenData, test: Images, theories: Sequence[Theory], seed: int
 ) -> Stream:
     """Yields the measurements of one stored network."""
-    listeners.progress(f"{network.name}: metrics of all theories, here and in untrained networks")
+    listeners.progress(f"{network.name}: metrics of all theories, here, in copies and in untrained networks")
     measured, untrained = measure_metrics(network, test, metrics=partial(metrics_of, theories))
+    beside, copies = measure_copies(network, test, metrics=partial(metrics_of, theories))
     yield from _timeline(network, theories, measured)
     pixels = scaled(test.pixels[:RESPONSE_SEQUENCES], next(network.measured.parameters()))
     answers = [*synthetic_tests(theories, network.measured, pixels, network.name, seed)]
-    few, step = test[:COPY_SAMPLES], network.step
-    monitor = Monitor(few, partial(metrics_of, theories), name=network.name, untrained=None)
-    beside = monitor.measure(network.saved.model, step, draws=0)
-    copies = copies_of(network.saved.model, few, tuple(theories), step, network.name, COPIES_OF_STORED)
-    networks = {EQUAL_SCALE: copies, UNTRAINED: untrained}
-    yield from headlines(theories, network.name, measured, networks, answers, beside)
+    yield from headlines(
+        theories,
+        network.name,
+        measured,
+        {EQUAL_SCALE: copies, UNTRAINED: untrained},
+        beside=beside,
+        answers=answers,
+    )
     yield from by_layer(theories, measured)
     yield from answers
     yield maps(network, test)

@@ -22,11 +22,11 @@ from .statistics import (
     COPIES,
     EQUAL_SCALE,
     EQUAL_SPECTRUM,
-    EQUAL_STEPS,
     HELD_INPUTS,
     LEVEL,
     PERMUTED_LABELS,
     RANGE_DRAWS,
+    SHOWN,
     UNTRAINED,
     agreement,
     equals_its_draws,
@@ -407,7 +407,7 @@ def _further(row: Measurement) -> list[Null]:
     return [
         null
         for null in row.nulls[1:]
-        if null.kind not in (PERMUTED_LABELS, EQUAL_STEPS, UNTRAINED)
+        if null.kind not in (PERMUTED_LABELS, *SHOWN)
         and (null.kind not in COPIES or len(null.draws) >= RANGE_OF_FEW)
     ]
 

@@ -283,7 +283,7 @@ def _matrix_legend(ax: "Axes", height: float) -> None:
     y, texts = height - PAGE.legend / 2 + 0.03, {"fontsize": MATRIX_TINY, "va": "center", "color": INK}
     ax.plot((0, PAGE.width), (height - PAGE.legend, height - PAGE.legend), color=RULE, linewidth=0.7)
     ax.fill_between((0.03, 0.2), y - 0.045, y + 0.045, color="#C9CED5", linewidth=0)
-    ax.text(0.24, y, "null (networks: untrained)", **texts)
+    ax.text(0.24, y, "null (networks: equal scale)", **texts)
     ax.fill_between((1.42, 1.59), y - 0.03, y + 0.03, facecolor="#F2D9A6", edgecolor="#A67C1F", linewidth=0.6)
     ax.text(1.63, y, "second null", **texts)
     ax.plot([2.5] * 2, (y - 0.07, y + 0.07), color=INK, linewidth=0.9, linestyle=(0, (2, 1.4)))
@@ -311,7 +311,7 @@ def _matrix_column_legend(ax: "Axes", height: float) -> None:
     ax.plot((0, COLUMN.width), (height - COLUMN.legend + 0.02,) * 2, color=RULE, linewidth=0.7)
     for number, text in enumerate(
         (
-            "dot: mean over seeds, 95 % interval   grey: null (in networks: untrained)",
+            "dot: mean over seeds, 95 % interval   grey: null (in networks: equal scale)",
             "yellow: the second null   dashed: prediction   diamond: on noise",
             "✓ as predicted   ~ matched by second null   ≠ conflict   ✗ opposite",
             "without mark: grey, none of these; coloured, a statement about any data",

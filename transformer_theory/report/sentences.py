@@ -67,8 +67,8 @@ def statements(found: Findings) -> list[tuple[str, str]]:
 
     Of more than five theories, those with the most decided outcomes are chosen. A statement gives the
     headline on the raw tokens with its interval, its null and, if it holds for any data, its value on noise;
-    then the number of trained networks in which the theory's quantity differs as predicted from untrained
-    ones.
+    then the number of trained networks in which the theory's quantity differs as predicted from copies
+    of equal scale.
     """
     decided = {
         theory.name: sum(each.judged.outcome in _BEYOND for each in found.of(theory))
@@ -162,8 +162,9 @@ def _noise(judged: Judged) -> str:
 
 
 def _in_networks(cells: Sequence[Finding]) -> str:
-    """Describes how training changed the theory's quantity in all trained networks, relative to untrained
-    ones.
+    """Describes how training changed the theory's quantity in all trained networks, relative to the null that
+    decides, copies of equal scale. The labels are mentioned only where networks trained on permuted labels do
+    not reach the value.
     """
     tested = [cell for cell in cells if cell.judged.outcome in TESTED]
     if not tested:
@@ -187,11 +188,11 @@ def _in_networks(cells: Sequence[Finding]) -> str:
             name = "it" if parts else f"the {row.quantity}"
             where = _listed(shown, len(cells))
             if outcome == "not significant":
-                parts.append(f"{name} cannot be distinguished from untrained networks in {where}")
+                parts.append(f"{name} cannot be distinguished from {_chance(shown)} in {where}")
             elif outcome == "as predicted":
-                parts.append(f"training {verb} {name}, as predicted, in {where}")
+                parts.append(f"training {verb} {name}, as predicted, in {where}{_about_labels(shown)}")
             elif outcome == "opposite":
-                parts.append(f"training moved {name} to the opposite side in {where}")
+                parts.append(f"training moved {name} to the opposite side in {where}{_about_labels(shown)}")
             else:
                 kind = " and ".join(shown[0].judged.nulls)
                 name = f"{name} too" if parts and side == 1 else name
@@ -200,8 +201,23 @@ def _in_networks(cells: Sequence[Finding]) -> str:
     return "; ".join(parts)
 
 
+def _chance(cells: Sequence[Finding]) -> str:
+    """Names the null that decides."""
+    null = cells[0].judged.row.null
+    return "copies of equal scale" if null is None or null.kind == EQUAL_SCALE else null.kind
+
+
+def _about_labels(cells: Sequence[Finding]) -> str:
+    """Names the networks that lie beyond all networks trained on permuted labels; empty if there are none."""
+    beyond = [cell.model for cell in cells if cell.judged.task == "beyond"]
+    if not beyond:
+        return ""
+    where = "" if len(beyond) == len(cells) else f" in {_and(beyond)}"
+    return f", beyond training on permuted labels{where}"
+
+
 def _listed(cells: Sequence[Finding], total: int) -> str:
-    """Names the networks, with the span of the values and that of the medians of untrained networks."""
+    """Names the networks, with the span of the values and that of the medians of the null."""
     row = cells[0].judged.row
     models = [cell.model for cell in cells]
     names = f"all {total} networks" if len(cells) == total > 1 else _and(models)

@@ -10,7 +10,7 @@ import torch
 from tests.problems.crate import gaussian
 from transformer_theory.core.errors import NotConverged
 from transformer_theory.core.ladder import COLUMNS
-from transformer_theory.core.statistics import UNTRAINED
+from transformer_theory.core.statistics import EQUAL_SCALE, UNTRAINED
 from transformer_theory.core.table import Table
 from transformer_theory.metrics.coding import subspace_coding_rate, unit_norm
 from transformer_theory.models.crate import PaperAttention
@@ -296,7 +296,7 @@ def test_without_norms_a_layer_is_the_derived_step():
     assert block.kappa * expansion(block.subspaces(), n=17, eps=block.eps) < 1  # the shrinkage keeps its sign
 
 
-def test_the_rows_of_a_network_are_means_over_layers_with_untrained_networks_as_the_null_of_non_zeros():
+def test_the_rows_of_a_network_are_means_over_layers_with_copies_as_the_null_of_non_zeros():
     rows = Table(
         networks.trained_rows(
             seeded(3), constructor=partial(networks.small_crate, sparsify=Mlp), training=lambda *_: None
@@ -305,12 +305,13 @@ def test_the_rows_of_a_network_are_means_over_layers_with_untrained_networks_as_
     assert [len(null.draws) for null in headline(rows).nulls] == [DRAWS, DRAWS]
     shares = rows.select(quantity=NONZEROS).one()
     assert shares.value == 1.0
-    assert shares.null.kind == UNTRAINED
-    assert len(shares.null.draws) == NETWORKS
+    sizes = {null.kind: len(null.draws) for null in shares.nulls}
+    assert shares.null.kind == EQUAL_SCALE
+    assert sizes == {EQUAL_SCALE: networks.COPIES, UNTRAINED: NETWORKS}
     assert {row.data for row in rows} == {"digits"}
 
 
-def test_training_changes_the_network_and_not_the_null_of_the_non_zeros(monkeypatch):
+def test_training_changes_the_network_and_not_the_untrained_networks(monkeypatch):
     monkeypatch.setattr(networks, "ADAMW_STEPS", 3)
     untrained, trained = (
         list(networks.trained_rows(seeded(), constructor=networks.small_crate, training=training))
@@ -319,8 +320,9 @@ def test_training_changes_the_network_and_not_the_null_of_the_non_zeros(monkeypa
     assert headline(untrained).value != headline(trained).value
     # with random weights the free output knows nothing of the subspaces
     assert beyond_nulls(headline(untrained))[0] == 0
-    nulls = [Table(rows).select(quantity=NONZEROS).one().null for rows in (untrained, trained)]
-    assert nulls[0] == nulls[1]
+    first, second = (Table(rows).select(quantity=NONZEROS).one().nulls for rows in (untrained, trained))
+    assert first[1] == second[1]  # untrained networks
+    assert first[0] != second[0]  # copies of the network itself
 
 
 def test_a_training_that_diverges_gives_a_row_with_the_reason():

@@ -1,7 +1,8 @@
 """Evaluation of stored networks on test images: the objective's measurements, scores per class, and metrics.
 
-Metrics are compared with their values in untrained networks. A network's *run* is the result that ``train``
-wrote into the folder of its file. If several files of one folder are loaded, only the first gets the run.
+Metrics are compared with their values in copies of equal scale and in untrained networks. A network's *run*
+is the result that ``train`` wrote into the folder of its file. If several files of one folder are loaded,
+only the first gets the run.
 """
 
 import os
@@ -16,14 +17,15 @@ from torch import nn
 
 from ...core.measurement import Measurement
 from ...core.result import Result
-from ...core.statistics import HEADLINE_DRAWS, RANGE_DRAWS, fixed_generator, with_interval
+from ...core.statistics import EQUAL_SCALE, HEADLINE_DRAWS, RANGE_DRAWS, fixed_generator, with_interval
 from ...core.table import Arrays, Table
 from ...data.image_data import Images
 from ...models import build
+from ...models.copies import Copies
 from ...models.image_networks import Builder
 from ...models.stored import network_file
 from ...probes.attention_maps import attention_maps, first_samples
-from ..monitor import MAP_NUMBERS, PICTURED, Metrics, Monitor, measured_network
+from ..monitor import MAP_NUMBERS, PICTURED, SAMPLES, Metrics, Monitor, measured_network
 from ..objectives import ACCURACY, OBJECTIVES, Objectives
 from ..objectives.masked_autoencoding import Completion
 from ..objectives.protocol import outputs, scaled
@@ -31,6 +33,8 @@ from .saved import Saved, load
 from .settings import Settings
 
 PER_PASS = 512  # images per forward pass
+SMALL = 2**20  # parameters up to which a network has all copies
+SMALL_COPIES, LARGE_COPIES = 99, 39  # copies of equal scale of small and of larger networks
 # settings that comparisons of runs need
 RUN = ("settings", "images", "data", "score", "precision", "train_samples", "validation_samples")
 
@@ -256,6 +260,25 @@ def measure_metrics(
         images, metrics, name=network.name, untrained=untrained, split=split, networks=RANGE_DRAWS
     )
     return monitor.measure(saved.model, network.step, draws=HEADLINE_DRAWS), monitor.untrained
+
+
+def measure_copies(
+    network: StoredNetwork, images: Images, *, metrics: Metrics, split: str = "test"
+) -> tuple[list[Measurement], list[list[Measurement]]]:
+    """Measures metrics of a network and of its copies of equal scale on the same images, the first
+    :data:`~..monitor.SAMPLES`; returns the rows of the network and those of each copy.
+
+    Args:
+        network, images, metrics, split: see :func:`measure_metrics`.
+    """
+    drawn, number = Copies(network.saved.model), SMALL_COPIES if network.parameters <= SMALL else LARGE_COPIES
+
+    def measured(model: nn.Module) -> list[Measurement]:
+        monitor = Monitor(images[:SAMPLES], metrics, name=network.name, untrained=None, split=split)
+        return monitor.measure(model, network.step, draws=0)
+
+    copies = [measured(drawn.draw(EQUAL_SCALE, index)) for index in range(number)]
+    return measured(network.saved.model), copies
 
 
 def timeline(network: StoredNetwork) -> Table:

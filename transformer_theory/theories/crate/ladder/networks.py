@@ -9,11 +9,19 @@ from torch import nn
 
 from ....core.errors import NotConverged
 from ....core.measurement import Measurement, Null
-from ....core.statistics import LADDER_DRAWS, RANGE_DRAWS, UNTRAINED, fixed_generator, over_heads
+from ....core.statistics import (
+    EQUAL_SCALE,
+    LADDER_DRAWS,
+    RANGE_DRAWS,
+    UNTRAINED,
+    fixed_generator,
+    over_heads,
+)
 from ....core.table import Table
 from ....data import Images
 from ....data.tokens import TokenData
 from ....models import CRATE, ViT, build
+from ....models.copies import Copies
 from ....models.crate import ReleasedAttention, layers_of
 from ....probes import probe
 from ....probes.evaluation import evaluation
@@ -28,6 +36,7 @@ from ..networks import DIM, HEADS
 from .quantities import LADDER, CompressionInSubspaces, compression_rows
 
 LENGTH = 17  # tokens of a digit, with the class token
+COPIES = 39  # copies of equal scale of each network
 SAMPLES = 256  # sequences per measurement; of these, R^c takes 16, evenly spaced
 IMAGES, DESCENT_STEPS, DESCENT_RATE, MOMENTUM = 512, 120, 0.1, 0.9  # accuracies of about .6
 ADAMW_STEPS, ADAMW_RATE = 300, 3e-3  # the rate of the recipes
@@ -105,7 +114,8 @@ def network_rows(
     """Yields the rows of compression, the share of non-zeros after each layer, both as means over layers, and
     the accuracy.
 
-    The null of the non-zeros consists of 19 untrained networks, which all seeds share.
+    The null of the non-zeros consists of 39 copies of the network of equal scale. The 19 untrained networks,
+    which all seeds share, are shown beside it.
 
     Args:
         model: trained network.
@@ -120,10 +130,14 @@ def network_rows(
     untrained = tuple(
         _nonzeros(_probed(build(constructor, fixed), data[:SAMPLES], draws=0)) for _ in range(RANGE_DRAWS)
     )
-    null = Null(UNTRAINED, untrained)
+    drawn = Copies(model)
+    copies = tuple(
+        _nonzeros(_probed(drawn.draw(EQUAL_SCALE, index), data[:SAMPLES], draws=0)) for index in range(COPIES)
+    )
+    nulls = (Null(EQUAL_SCALE, copies), Null(UNTRAINED, untrained))
     columns = {"unit": "share", "split": "validation", **columns}
     n = min(SAMPLES, len(data))
-    yield LADDER.other_row(NONZEROS, _nonzeros(rows), side="<=", nulls=(null,), n=n, **columns)
+    yield LADDER.other_row(NONZEROS, _nonzeros(rows), side="<=", nulls=nulls, n=n, **columns)
     yield LADDER.other_row(ACCURACY, accuracy(model, data), source=None, n=len(data), **columns)
 
 

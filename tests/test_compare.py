@@ -103,8 +103,9 @@ def test_a_headline_with_permuted_labels_has_both_nulls(result):
         theory=rate.name, kind="in network", quantity=rate.in_networks.headline, model="ViT", step=None
     )
     mean = rows.one()
-    tested, own = mean.nulls
-    assert (tested.kind, mean.scope) == (UNTRAINED, "training")
+    tested, own, permuted, untrained = mean.nulls
+    assert (tested.kind, mean.scope) == (EQUAL_SCALE, "training")
+    assert (permuted.kind, untrained.kind) == (PERMUTED_LABELS, UNTRAINED)  # few steps: all losses are high
     assert (own.kind, len(own.draws)) == ("permuted labels", HEADLINE_DRAWS)
     ends = result.select(theory=rate.name, kind="in network", quantity=rate.in_networks.headline, step=0)
     assert {len(row.null.draws) for row in ends} == {BAND_DRAWS}

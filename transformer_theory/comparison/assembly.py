@@ -46,11 +46,7 @@ def measurements(plan: Plan, results: Mapping[Key, Any], on_stored: View) -> Str
                 plan.theories,
                 name,
                 training.rows,
-                {
-                    EQUAL_SCALE: training.copies,
-                    permuted.kind(training.loss): permuted.rows,
-                    UNTRAINED: untrained,
-                },
+                networks,
                 beside=training.beside,
                 answers=answers,
                 note=permuted.note(training.loss),

@@ -9,7 +9,14 @@ import torch
 import transformer_theory as tt
 from tests.contract.instances import few_steps
 from transformer_theory.comparison import plan, small_networks
-from transformer_theory.core.statistics import BAND_DRAWS, HEADLINE_DRAWS, UNTRAINED
+from transformer_theory.core.statistics import (
+    BAND_DRAWS,
+    EQUAL_SCALE,
+    HEADLINE_DRAWS,
+    PERMUTED_EQUAL_STEPS,
+    PERMUTED_LABELS,
+    UNTRAINED,
+)
 from transformer_theory.core.theory import InNetworks, Response
 from transformer_theory.data import TokenData
 from transformer_theory.metrics.responses import CHANGE, OutputChange
@@ -32,13 +39,15 @@ def digits() -> TokenData:
 def result(digits):
     with pytest.MonkeyPatch.context() as patch, few_steps():  # the contract checks shapes
         patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-        patch.setattr(small_networks, "RANGE_DRAWS", 5)
+        for name in ("RANGE_DRAWS", "COPIES_DRAWN", "PERMUTED_NETWORKS"):
+            patch.setattr(small_networks, name, 5)
         return tt.compare(digits, THEORIES, seeds=1, steps=STEPS, networks=("ViT",), claim_seeds=1)
 
 
 @pytest.fixture
 def few_untrained(monkeypatch):
-    monkeypatch.setattr(small_networks, "RANGE_DRAWS", 2)
+    for name in ("RANGE_DRAWS", "COPIES_DRAWN", "PERMUTED_NETWORKS"):
+        monkeypatch.setattr(small_networks, name, 2)
 
 
 def test_every_theory_has_one_headline_on_every_view(result):
@@ -94,8 +103,9 @@ def test_a_headline_with_permuted_labels_has_both_nulls(result):
         theory=rate.name, kind="in network", quantity=rate.in_networks.headline, model="ViT", step=None
     )
     mean = rows.one()
-    tested, own = mean.nulls
-    assert (tested.kind, mean.scope) == (UNTRAINED, "training")
+    tested, own, permuted, untrained = mean.nulls
+    assert (tested.kind, mean.scope) == (EQUAL_SCALE, "training")
+    assert (permuted.kind, untrained.kind) == (PERMUTED_LABELS, UNTRAINED)  # few steps: all losses are high
     assert (own.kind, len(own.draws)) == ("permuted labels", HEADLINE_DRAWS)
     ends = result.select(theory=rate.name, kind="in network", quantity=rate.in_networks.headline, step=0)
     assert {len(row.null.draws) for row in ends} == {BAND_DRAWS}
@@ -122,7 +132,10 @@ def test_all_seeds_share_the_split_and_the_permutations(digits, unchecked, few_u
     assert (summary.interval_kind, summary.p) == ("over samples", 1 / (1 + HEADLINE_DRAWS))
     inside = result.select(kind="in network", model="ViT", step=None, at={"setting": ""})
     assert inside[0].value != inside[1].value
-    assert inside[0].null == inside[1].null  # the same untrained networks
+    first, second = ({null.kind: null for null in row.nulls} for row in inside)
+    assert next(iter(first)) == EQUAL_SCALE
+    assert first[EQUAL_SCALE] != second[EQUAL_SCALE]  # copies of each network
+    assert first[UNTRAINED] == second[UNTRAINED]  # the same networks for all seeds
 
 
 def test_arrays_hold_what_the_pictures_show(result, digits):
@@ -193,6 +206,7 @@ def test_jobs_have_keys(digits):
     parts = (digits, None, (digits, digits), (tt.crate.THEORY,), (RECIPES["ViT"],), (), claims)
     jobs = plan.Plan(*parts, steps=1, seeds=(0, 4), claim_seeds=(7,), device="cpu").jobs()
     assert list(jobs) == [
+        ("permuted", "ViT", None),
         ("network", "ViT", 0),
         ("network", "ViT", 4),
         ("data", "", 0),
@@ -201,6 +215,14 @@ def test_jobs_have_keys(digits):
         ("claim", claims[0].id, 7),
     ]
     assert jobs[plan.Key("claim", claims[0].id, 7)]()[0].verdict == "consistent"
+
+
+def test_permuted_labels_test_the_task_only_at_equal_training_loss():
+    permuted = small_networks.Permuted(rows=[], losses=[0.5, 0.7])
+    assert permuted.kind(0.66) == PERMUTED_LABELS  # .7 lies within .05
+    assert permuted.note(0.66) == ""
+    assert permuted.kind(0.64) == PERMUTED_EQUAL_STEPS
+    assert permuted.note(0.1).endswith("equal steps, not equal loss: 0.600 against 0.100 nats")
 
 
 def test_missing_inputs_are_reported(generator):

@@ -35,17 +35,21 @@ def measurements(plan: Plan, results: Mapping[Key, Any], on_stored: View) -> Str
             yield images_and_labels(plan.split[1], plan.split[1].images)
         for name, training in trainings:
             untrained, permuted = results[Key("untrained", name)], results[Key("permuted", name)]
-            losses = [each.loss for other, each in trainings if other == name]
             yield from with_nulls(training.rows, {UNTRAINED: untrained})
             answers = [item for item in training.others if isinstance(item, Measurement)]
+            networks = {
+                EQUAL_SCALE: training.copies,
+                permuted.kind(training.loss): permuted.rows,
+                UNTRAINED: untrained,
+            }
             yield from headlines(
                 plan.theories,
                 name,
                 training.rows,
-                {EQUAL_SCALE: training.copies, permuted.kind(losses): permuted.rows, UNTRAINED: untrained},
+                networks,
                 beside=training.beside,
                 answers=answers,
-                note=permuted.note(losses),
+                note=permuted.note(training.loss),
             )
             yield from training.others
     elif isinstance(plan.data, TokenData) and (plan.recipes or not plan.networks):

@@ -142,21 +142,18 @@ class Permuted:
     rows: list[list[Measurement]]
     losses: list[float]
 
-    def kind(self, losses: Sequence[float]) -> str:
-        """Returns the kind of null that these networks are for networks with the given training losses: they
-        test the task only if each of them reaches the largest of these losses up to :data:`EQUAL_LOSS`.
+    def kind(self, loss: float) -> str:
+        """Returns the kind of null that these networks are for a network with the given training loss: they
+        test the task only if each of them reaches this loss up to :data:`EQUAL_LOSS`.
         """
-        reached = max(self.losses) <= max(losses) + EQUAL_LOSS
-        return PERMUTED_LABELS if reached else PERMUTED_EQUAL_STEPS
+        return PERMUTED_LABELS if max(self.losses) <= loss + EQUAL_LOSS else PERMUTED_EQUAL_STEPS
 
-    def note(self, losses: Sequence[float]) -> str:
-        """Returns what qualifies the comparison; empty at equal loss."""
-        if self.kind(losses) == PERMUTED_LABELS:
+    def note(self, loss: float) -> str:
+        """Returns what qualifies the comparison with a network of this training loss; empty at equal loss."""
+        if self.kind(loss) == PERMUTED_LABELS:
             return ""
-        permuted, trained = (sum(each) / len(each) for each in (self.losses, losses))
-        return (
-            f"permuted labels: equal steps, not equal loss: {number(permuted)} against {number(trained)} nats"
-        )
+        mean = sum(self.losses) / len(self.losses)
+        return f"permuted labels: equal steps, not equal loss: {number(mean)} against {number(loss)} nats"
 
 
 def permuted_networks(

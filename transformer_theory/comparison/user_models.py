@@ -207,6 +207,7 @@ def measure_user_model(
     }
     pieces = Pieces(None if journal is None else Path(journal), identity)
     with on_device(network, device):
+        tests = [each for theory in chosen if theory.in_networks for each in theory.in_networks.responses]
 
         def planned() -> dict[str, Any]:
             progress("memory and time of one sequence")
@@ -227,7 +228,7 @@ def measure_user_model(
                     memory=free if memory is None else memory * 2**30,
                     minutes=minutes,
                     other_copies={kind: min(number, networks) for kind, number in OTHER_COPIES.items()},
-                    synthetic=SYNTHETIC_PASSES * any(theory.in_networks.responses for theory in chosen),
+                    synthetic=SYNTHETIC_PASSES * bool(tests),
                 )
             )
 

@@ -163,24 +163,22 @@ def measure_network(
         rows = with_intervals(rows, whole, without)
     answers: list[Measurement] = []
     for theory in theories:
-        if theory.in_networks is not None and theory.in_networks.responses:
+        tests = () if theory.in_networks is None else theory.in_networks.responses
+        if tests:
             progress(f"responses to synthetic inputs: {theory.title}")
-            answers += stored(
-                ("responses", theory.name),
-                lambda theory=theory: [
-                    *run_synthetic_tests(
-                        model,
-                        theory.name,
-                        theory.in_networks.responses,
-                        inputs,
-                        limits={"sequences": plan.response_sequences, **limits},
-                        generator=torch.Generator().manual_seed(seed),
-                        name=name,
-                        batch_size=plan.batch,
-                        **known,
-                    )
-                ],
+            responses = partial(
+                run_synthetic_tests,
+                model,
+                theory.name,
+                tests,
+                inputs,
+                limits={"sequences": plan.response_sequences, **limits},
+                generator=torch.Generator().manual_seed(seed),
+                name=name,
+                batch_size=plan.batch,
+                **known,
             )
+            answers += stored(("responses", theory.name), lambda responses=responses: [*responses()])
     means = [
         headline_mean(
             theory.name, theory.in_networks, rows, networks=drawn.networks, beside=beside, answers=answers

@@ -228,8 +228,10 @@ def test_a_head_in_a_module_is_measured_as_on_its_own():
     together = measured_by(seen(tokens, heads))._alignments((0, 0), 3, None)
     assert together[1].reason.startswith("W is zero")
     for head in (0, 2):
-        pairs = torch.randperm(180, generator=torch.Generator().manual_seed(head))[: 256 // 3 // 8]
-        x, z = tokens[pairs // 9], tokens[pairs // 9, pairs % 9]
+        subset = torch.Generator().manual_seed(0)
+        pairs = torch.randperm(180, generator=subset)[: 85 // 5]  # 85 constraints for 16 queries: 5 each
+        z, keys = tokens[pairs // 9, pairs % 9], torch.rand(17, 9, generator=subset).argsort(1)[:, :6]
+        x = torch.stack([tokens[pair // 9][own.sort().values] for pair, own in zip(pairs, keys)])
         chosen = (x @ (z @ heads[head].T)[..., None]).squeeze(-1).argmax(-1)
         solution = attention_svm.frobenius_max_margin(distinct_constraints(x, z, chosen))
         expected = float((heads[head] * solution.W).sum() / heads[head].norm() / solution.norm)
@@ -333,10 +335,18 @@ def test_a_head_that_selects_nothing_has_a_reason():
 
 
 def test_the_constraints_of_a_module_are_divided_among_its_heads():
-    for heads, expected in ((1, 256), (4, 64), (8, 32), (64, 8)):  # eight per query
+    # eight per query with one head, otherwise four among five tokens, and at least sixteen queries
+    for heads, queries, expected in ((1, 32, 256), (4, 16, 64), (8, 16, 64), (64, 16, 64)):
         metric = measured_by(seen(gaussian(30, 9, 12), gaussian(heads, 12, 12, seed=1)))
         for alignment in metric._alignments((0, 0), 1, None):
-            assert alignment.constraints == expected
+            assert (alignment.queries, alignment.constraints) == (queries, expected)
+
+
+def test_long_sequences_have_as_many_queries():
+    """One query of one sequence would give any head its noise."""
+    metric = measured_by(seen(gaussian(20, 1024, 12), gaussian(12, 12, 12, seed=1)))
+    assert metric.tokens((0, 0)).shape == (16, 1024, 12)
+    assert {alignment.queries for alignment in metric._alignments((0, 0), 1, None)} == {16}
 
 
 @pytest.mark.parametrize(("samples", "predicted"), [(3, 1.0), (4, None)])

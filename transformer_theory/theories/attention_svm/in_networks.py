@@ -46,6 +46,9 @@ SOURCE = Source("tarzanagh2023transformers")
 # parts of what the metric stores of a module
 TOKENS, BILINEAR, FOREIGN = 0, 1, 2
 # largest accepted KKT residual of a max-margin solution; it suffices for cosines of three digits
+QUERIES = 16  # smallest number of queries of a head, if there are as many
+PER_QUERY = 4  # smallest number of constraints of a query
+STORED = 4096  # tokens of a module that are stored
 SOLVER_TOL = 1e-9
 
 
@@ -259,17 +262,20 @@ def _one_alignment(
 class AlignmentMetric(PerModule):
     """The :func:`alignment` of every layer and head whose bilinear form is known.
 
-    The metric stores the first ``max_samples`` sequences of each length and attention module, and the latest
-    W; the length with the most tokens is measured. The queries are the tokens at a random subset of
-    positions. W alone determines the selections; biases and masks of the network are ignored. A head without
-    a value (attention to tokens other than the module's own, values that are not finite) gets a measurement
-    with the reason. A value of 1 is predicted only if the constraints are those of all positions of the
-    stored sequences.
+    The metric stores the first ``max_samples`` sequences of each length and attention module, fewer of long
+    ones, and the latest W; the length with the most tokens is measured. The queries are the tokens at a
+    random subset of positions, which all heads share. One query names noise heads, so there are at least
+    :data:`QUERIES`; if the constraints do not suffice for that, each query selects among fewer tokens, a
+    random subset of its sequence. W alone determines the selections; biases and masks of the network are
+    ignored. A head without a value (attention to tokens other than the module's own, values that are not
+    finite) gets a measurement with the reason. A value of 1 is predicted only if the constraints are those of
+    all positions of the stored sequences.
 
     Args:
-        constraints: largest number of constraints per module, divided equally among its heads; at least one
-            query per head is used.
-        max_samples: largest number of sequences stored per module.
+        constraints: largest number of constraints per module, divided equally among its heads; a head has at
+            least :data:`PER_QUERY` per query.
+        max_samples: largest number of sequences stored per module; of long sequences as many as have
+            :data:`STORED` tokens, but at least one for each query.
         seed: seed of the subset.
 
     Attributes:
@@ -289,7 +295,7 @@ class AlignmentMetric(PerModule):
         """Stores tokens and W of an attention module whose bilinear form is known."""
         if activations.bilinear is None:
             return
-        tokens = activations.tokens[: self.max_samples].detach()
+        tokens = activations.tokens[: self.samples(activations.tokens.shape[1])].detach()
         # cheaper than a test of every entry
         finite_rows = torch.isfinite(tokens.sum((1, 2), dtype=torch.float64))
         tokens = (tokens if bool(finite_rows.all()) else tokens[finite_rows]).to(
@@ -307,8 +313,12 @@ class AlignmentMetric(PerModule):
         """Appends sequences of a module up to ``max_samples``, and replaces its W and flag."""
         stored = self.sums.get(place)
         if place[2] == TOKENS and stored is not None and stored.shape[1:] == sums.shape[1:]:
-            sums = torch.cat([stored, sums])[: self.max_samples]
+            sums = torch.cat([stored, sums])[: self.samples(sums.shape[1])]
         self.sums[place] = sums
+
+    def samples(self, T: int) -> int:
+        """Returns the number of sequences of T tokens that are stored."""
+        return min(self.max_samples, max(QUERIES, STORED // max(T, 1)))
 
     def tokens(self, place: Place) -> Float[Tensor, "n T d"]:
         """Returns the sequences of the length of which most tokens are stored."""
@@ -340,7 +350,8 @@ class AlignmentMetric(PerModule):
                 continue
             # The limit of W is the solution of all constraints. Its cosine to the solution of some of them is
             # below 1.
-            limit = {"predicted": 1.0, "basis": "limit"} if found.queries == n * T else {}
+            complete = found.queries == n * T and self._keys(n, T, len(alignments)) == T
+            limit = {"predicted": 1.0, "basis": "limit"} if complete else {}
             note = f"{found.constraints} constraints of {found.queries} queries"
             columns = {"head": head, "n": n, "note": note, **limit}
             yield self.row(found.cosine, nulls=(found.null,), **columns)
@@ -353,7 +364,7 @@ class AlignmentMetric(PerModule):
             self.sums[*place, BILINEAR],
             self.sums[*place, FOREIGN],
         )
-        (layer, first), (n, T, d) = place, tokens.shape
+        n, T, d = tokens.shape
         reason = (
             (f"W is {list(heads.shape[1:])}, tokens have width {d}" if heads.shape[1:] != (d, d) else "")
             or (FOREIGN_TOKENS if bool(foreign) else "")
@@ -370,19 +381,32 @@ class AlignmentMetric(PerModule):
             else torch.Generator().manual_seed(generator.initial_seed())
         )
         flips = SignFlips.draw(tokens, None, draws, signs)
-        count = max(1, self.constraints // len(heads) // (T - 1))
+        keys = self._keys(n, T, len(heads))
+        count = max(1, self._budget(len(heads)) // (keys - 1))
         usable = [head for head, W in enumerate(heads) if bool(torch.isfinite(W).all()) and bool(W.any())]
         alignments = [_missing(ZERO if bool(torch.isfinite(W).all()) else "W is not finite") for W in heads]
         if usable:
-            seeds = (
-                torch.Generator().manual_seed(self.seed + 1000 * layer + first + head) for head in usable
-            )
-            pairs = torch.stack([torch.randperm(n * T, generator=seed)[:count] for seed in seeds])
-            x, z = tokens[pairs // T].double(), tokens[pairs // T, pairs % T].double()
+            subset = torch.Generator().manual_seed(self.seed)
+            pairs = torch.randperm(n * T, generator=subset)[:count]
+            x, z = tokens[pairs // T], tokens[pairs // T, pairs % T]
+            if keys < T:
+                chosen = torch.rand(len(pairs), T, generator=subset).argsort(1)[:, :keys].sort(1).values
+                x = x[torch.arange(len(pairs))[:, None], chosen]
+            x, z = (each.double().expand(len(usable), *each.shape) for each in (x, z))
             with one_thread():
                 for head, alignment in zip(usable, _with_null(heads[usable].double(), x, z, flips)):
                     alignments[head] = alignment
         return alignments
+
+    def _budget(self, heads: int) -> int:
+        """Returns the largest number of constraints of each head."""
+        return max(self.constraints // heads, PER_QUERY * QUERIES)
+
+    def _keys(self, n: int, T: int, heads: int) -> int:
+        """Returns the number of tokens among which each query selects: all, or as many as leave constraints
+        for :data:`QUERIES` queries, or for all of them if they are fewer.
+        """
+        return min(T, 1 + max(PER_QUERY, self._budget(heads) // min(QUERIES, n * T)))
 
 
 IN_NETWORKS = InNetworks(

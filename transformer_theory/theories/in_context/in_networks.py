@@ -16,7 +16,7 @@ Models that answer prompts of regression are measured by :func:`.slope_on_step`.
 Source: :cite:t:`dai2023why`, :cite:t:`olsson2022incontext`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -63,14 +63,25 @@ class DualShare(PerHead):
             return None
         if value.shape[:3] != key.shape[:3] or weights.shape != (*query.shape[:3], key.shape[2]):
             return None
-        scores = (query.float() @ key.float().mT).double()
+        scores = query.float() @ key.float().mT
+        v = value.float()
+        centred = v - v.mean(2, keepdim=True)
+        if activations.mask is None:
+            # All keys are allowed, and the weights of a query sum to 1, so the mean of the values drops out.
+            output = weights.float() @ centred
+            numbers = torch.stack([scores.sum(), output.sum(), v.sum(), weights.sum().float()])
+            if bool(numbers.isfinite().all()):
+                scores -= scores.mean(-1, keepdim=True)
+                dual = (scores @ centred).div_(key.shape[2])
+                queries = torch.arange(scores.shape[2], device=scores.device)
+                return _exchanged(output, dual, self._orders(queries)).cpu()
+        scores, v = scores.double(), value.double()
         mask = (
             torch.ones_like(scores, dtype=torch.bool)
             if activations.mask is None
             else activations.mask.expand_as(scores)
         )
         mask = mask & scores.isfinite()
-        v = value.double()
         mean = mask.double() / mask.sum(-1, keepdim=True).clamp(min=1) @ v
         output = torch.where(mask.any(-1, keepdim=True), weights.double() @ v - mean, 0.0)
         # of weights that are not finite, the scores are not, and no key is left
@@ -85,20 +96,19 @@ class DualShare(PerHead):
             torch.arange(scores.shape[2], device=scores.device),
             scores.nan_to_num(0.0, 0.0, 0.0),
         )
-        orders = (queries, *permutations(len(queries), min(self.draws, RANGE_DRAWS)).to(scores.device))
-        parts = [output.square().sum((0, 2, 3))]
+        orders = self._orders(queries)
         if bool((mask == mask[:, :, :1]).all()):
-            # A query's part depends on its own scores and keys alone. All have the same keys, so exchanged
-            # scores have exchanged parts.
-            dual = dual_part(scores, v, mask)
-            products, size = torch.einsum("nhqv,nhpv->hqp", output, dual), dual.square().sum((0, 2, 3))
-            for rows in orders:
-                parts += [products[:, queries, rows].sum(-1), size]
-        else:
-            for rows in orders:
-                dual = dual_part(scores[:, :, rows], v, mask)
-                parts += [(output * dual).sum((0, 2, 3)), dual.square().sum((0, 2, 3))]
+            return _exchanged(output, dual_part(scores, v, mask), orders).cpu()
+        parts = [output.square().sum((0, 2, 3))]
+        for rows in orders:
+            dual = dual_part(scores[:, :, rows], v, mask)
+            parts += [(output * dual).sum((0, 2, 3)), dual.square().sum((0, 2, 3))]
         return torch.stack(parts, dim=1).cpu()
+
+    def _orders(self, queries: Int[Tensor, " q"]) -> tuple[Int[Tensor, " q"], ...]:
+        """Returns the order of the queries of the value, and those of the draws."""
+        drawn = permutations(len(queries), min(self.draws, RANGE_DRAWS))
+        return queries, *drawn.to(queries.device)
 
     def rows_of_head(self, sums: Float[Tensor, " k"], *, draws: int) -> Iterator[Measurement]:
         """Yields the share of one head, without the draws in which it is not defined."""
@@ -109,6 +119,23 @@ class DualShare(PerHead):
             yield self.row(None, reason="the outputs of the head do not depend on its scores")
         else:
             yield self.row(value, draws=[each for each in chance[:draws] if each is not None])
+
+
+def _exchanged(
+    output: Float[Tensor, "n h q v"], dual: Float[Tensor, "n h q v"], orders: Sequence[Int[Tensor, " q"]]
+) -> Float[Tensor, "h k"]:
+    """Returns what :meth:`DualShare.statistics` does. A query's dual part depends on its own scores and keys
+    alone. If all queries have the same keys, exchanged scores have exchanged parts.
+    """
+    size = dual.square().sum((0, 2, 3), dtype=torch.float64)
+    parts = [output.square().sum((0, 2, 3), dtype=torch.float64)]
+    if len(orders) == 1:
+        parts += [(output * dual).sum((0, 2, 3), dtype=torch.float64), size]
+    else:
+        products = torch.einsum("nhqv,nhpv->hqp", output, dual).double()
+        for rows in orders:
+            parts += [products[:, orders[0], rows].sum(-1), size]
+    return torch.stack(parts, dim=1)
 
 
 class InContextScore(PerModule):

@@ -17,6 +17,7 @@ copying score. Sources: :cite:t:`elhage2021mathematical`, :cite:t:`olsson2022inc
 is our own.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -38,6 +39,7 @@ from .scores import NAME, UNRELATED, InductionScores, block_length, draw_blocks
 POSITIONAL, COPYING = "positional share of the scores", "copying score"
 ROTATED = "random rotations of the head's values"
 OWN, ELHAGE = Source("olsson2022incontext", status="own"), Source("elhage2021mathematical")
+ENTRIES = 40_000  # scores of a sequence that are measured; all of those of up to 200 tokens
 SEQUENCES, LOSS_SHARE = 60, 10  # blocks by default; the loss is measured on a tenth of them
 
 
@@ -45,42 +47,62 @@ class PositionalShare(PerHead):
     """The positional share of the scores of each head, see the module's docstring.
 
     Sequences of different lengths have their positions in common, counted from the start. A score counts
-    where at least two sequences have its query and its key.
+    where at least two sequences have its query and its key. Of long sequences, random queries are measured,
+    as many as give :data:`ENTRIES` scores.
 
     Attributes:
         sums: for each query and key the sum of the scores over sequences, the sum of their squares, and the
-            number of sequences, ``[heads, q, k, 3]``. Shorter sequences are padded with zeros.
+            number of sequences, ``[heads, q, k, 3]``. Shorter sequences are padded with zeros; long ones, of
+            which some queries are measured, have the number of their tokens as a further part of their place.
     """
 
     theory, quantity, unit, source = NAME, POSITIONAL, "share", OWN
     null_source: ClassVar = "networks"
     pads = True
 
+    def place(self, activations: Activations, statistics: Tensor) -> Place:
+        """Returns layer and first head, and the number of keys if some queries are measured."""
+        q, k = statistics.shape[1:3]
+        place = super().place(activations, statistics)
+        return place if activations.weights is None or q == activations.weights.shape[2] else (*place, k)
+
     def statistics(self, activations: Activations) -> Float[Tensor, "heads q k 3"] | None:
         """Returns the sums of one module; None if it has no known weights."""
         if (weights := activations.weights) is None or not len(weights):
             return None
-        finite = weights.sum((1, 2, 3)).isfinite()
-        if not bool(finite.all()):
-            weights = weights[finite]
+        q, k = weights.shape[2:]
+        if q * k > ENTRIES:
+            # the same queries in all heads, layers and networks
+            order = torch.randperm(q, generator=torch.Generator().manual_seed(q))
+            weights = weights[:, :, order[: max(1, ENTRIES // k)].sort().values.to(weights.device)]
+        smallest, total = torch.stack([weights.amin().double(), weights.sum(dtype=torch.float64)]).tolist()
+        if not math.isfinite(total):
+            weights = weights[weights.sum((1, 2, 3)).isfinite()]
+            smallest = 0.0
         # Logarithms of the weights are the scores up to a constant per query, with any scale and bias; a
         # weight that underflows is cut off.
-        allowed = weights > 0
-        S = weights.double().clamp_min(torch.finfo(torch.float32).tiny).log()
-        S = torch.where(allowed, S, 0.0)
-        S = torch.where(
-            allowed, S - S.sum(-1, keepdim=True) / allowed.sum(-1, keepdim=True).clamp(min=1), 0.0
-        )
-        count = torch.full_like(S[0], float(len(S)))
-        return torch.stack([S.sum(0), S.square().sum(0), count], -1).cpu()
+        S = weights.float().clamp_min(torch.finfo(torch.float32).tiny).log_()
+        if smallest > 0:
+            S -= S.mean(-1, keepdim=True)
+        else:
+            allowed = weights > 0
+            S *= allowed
+            S -= S.sum(-1, keepdim=True) / allowed.sum(-1, keepdim=True).clamp(min=1)
+            S *= allowed
+        # sums over sequences of centred scores cancel, so they are taken in double precision
+        total = S.sum(0, dtype=torch.float64)
+        squares = S.square_().sum(0, dtype=torch.float64)
+        return torch.stack([total, squares, torch.full_like(total, float(len(S)))], -1).cpu()
 
-    def rows_of_head(self, sums: Float[Tensor, "q k 3"], *, draws: int) -> Iterator[Measurement]:
+    def rows_of_head(self, *sums: Float[Tensor, "q k 3"], draws: int) -> Iterator[Measurement]:
         """Yields the share of one head."""
-        total, squares, n = sums.unbind(-1)
-        # Pairs of different sequences: |sum|^2 - sum of squares = sum over a != b of S_a S_b.
-        several = n > 1
-        common = float(((total.square() - squares) / (n - 1).clamp(min=1))[several].sum())
-        own, count = float(squares[several].sum()), float(n.max())
+        common = own = count = 0.0
+        for total, squares, n in (each.unbind(-1) for each in sums):
+            # Pairs of different sequences: |sum|^2 - sum of squares = sum over a != b of S_a S_b.
+            several = n > 1
+            common += float(((total.square() - squares) / (n - 1).clamp(min=1))[several].sum())
+            own += float(squares[several].sum())
+            count += float(n.max())
         value = None if own <= 1e-12 * count else common / own
         yield self.row(value, reason="all scores of a query are equal, or one sequence", n=int(count))
 

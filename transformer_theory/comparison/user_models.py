@@ -22,7 +22,7 @@ from .. import __version__
 from ..core.errors import first_line
 from ..core.journal import Pieces
 from ..core.result import Result, provenance
-from ..core.statistics import EQUAL_SCALE, HEADLINE_DRAWS, evenly_spaced
+from ..core.statistics import EQUAL_SCALE, HEADLINE_DRAWS, RANGE_DRAWS, evenly_spaced
 from ..core.table import Table
 from ..core.theory import Theory
 from ..core.validation import integers
@@ -194,6 +194,8 @@ def measure_user_model(
     known: dict[str, Any] = {"special_ids": special_ids, "grid": grid}
     number = sum(parameter.numel() for parameter in network.parameters())
     parameter = next(network.parameters(), None)
+    # copies are the null that is tested, and that of a metric bears it out: 19 draws reach p = .05
+    draws = RANGE_DRAWS if networks else HEADLINE_DRAWS
     identity = {
         "version": __version__,
         "network": _checksum(network.state_dict()),
@@ -216,6 +218,7 @@ def measure_user_model(
                 data,
                 lambda: with_general(metrics_of(chosen)),
                 labels=labels,
+                draws=draws,
                 copy=partial(_one_copy, network) if networks else None,
                 **known,
             )
@@ -245,7 +248,7 @@ def measure_user_model(
             labels=labels,
             limits=dict(limits),
             seed=seed,
-            draws=HEADLINE_DRAWS,
+            draws=draws,
             deadline=started + 60 * minutes,
             stored=pieces,
             progress=progress,

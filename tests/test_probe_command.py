@@ -60,11 +60,20 @@ def fails(capsys, *argv: str | Path) -> str:
 
 
 def test_the_command_prints_a_summary_and_stores_the_rows(folder, tmp_path, capsys):
-    np.save(tmp_path / "ids.npy", np.random.default_rng(0).integers(VOCABULARY, size=200))
-    argv = ["measure", str(folder), "--text", str(tmp_path / "ids.npy"), "--length", "12", "--sequences", "5"]
+    np.save(tmp_path / "ids.npy", np.random.default_rng(0).integers(VOCABULARY, size=400))
+    argv = [
+        "measure",
+        str(folder),
+        "--text",
+        str(tmp_path / "ids.npy"),
+        "--length",
+        "12",
+        "--sequences",
+        "16",
+    ]
     assert main([*argv, "--theories", "turing,universal", "--out", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
-    assert "small (2 layers of 2 heads) on 5 sequences of 12 ids of ids.npy" in printed
+    assert "small (2 layers of 2 heads) on 16 sequences of 12 ids of ids.npy" in printed
     assert "Universal approximation by contextual mappings" in printed
     assert "the rank of this network among randomised copies" in " ".join(printed.split())
     result = Result.load(tmp_path / "out")

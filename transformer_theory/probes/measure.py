@@ -333,8 +333,8 @@ def with_nulls(
 
 
 def _without_zeros(rows: Sequence[Measurement]) -> Iterator[Measurement]:
-    """Yields the rows, and one with the reason for a quantity that is 0 at every place, here and in other
-    networks.
+    """Yields the rows, and one with the reason for a quantity of a theory that is 0 at every place, here and
+    in other networks.
 
     Such are changes since an earlier measurement of the same network.
     """
@@ -345,7 +345,8 @@ def _without_zeros(rows: Sequence[Measurement]) -> Iterator[Measurement]:
         nulls = [
             row.null.draws if row.null is not None and row.null.kind in NETWORKS else () for row in group
         ]
-        if all(row.value == 0 and draws and not any(draws) for row, draws in zip(group, nulls)):
+        of_theory = group[0].theory != "network"
+        if of_theory and all(row.value == 0 and draws and not any(draws) for row, draws in zip(group, nulls)):
             reason = (
                 "0 at every place, and also with other weights: one measurement of one network does not "
                 "change it"

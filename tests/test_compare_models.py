@@ -14,14 +14,20 @@ from tests.problems.networks import theory_metrics
 from transformer_theory.cli import main
 from transformer_theory.core.ladder import COLUMNS, Rung
 from transformer_theory.core.result import Result
-from transformer_theory.core.statistics import RANGE_DRAWS, UNTRAINED, place_of
+from transformer_theory.core.statistics import EQUAL_SCALE, RANGE_DRAWS, UNTRAINED, place_of
 from transformer_theory.data import Images, TokenData, image_sets
 from transformer_theory.metrics import AttentionMaps
 from transformer_theory.probes.features import features
 from transformer_theory.training import monitor
 from transformer_theory.training.augment import Augmentation
 from transformer_theory.training.image import saved
-from transformer_theory.training.image.evaluate import evaluate, load_stored_networks, maps, measure_metrics
+from transformer_theory.training.image.evaluate import (
+    SMALL_COPIES,
+    evaluate,
+    load_stored_networks,
+    maps,
+    measure_metrics,
+)
 from transformer_theory.training.image.loop import train
 from transformer_theory.training.image.processes import Hardware
 from transformer_theory.training.image.settings import Settings
@@ -154,8 +160,10 @@ def test_headlines_are_measured_on_test_images_of_all_classes(result):
         assert whole.value > 1e-6  # of one class it is 0, and the test images are sorted by class
         assert layers.column("layer") == [0, 1]
         assert sum(layers.column("value")) / 2 == pytest.approx(whole.value)
-        tested, own = whole.nulls
-        assert (tested.kind, own.kind) == (UNTRAINED, "permuted labels")
+        tested, own, shown = whole.nulls
+        assert [null.kind for null in whole.nulls] == [EQUAL_SCALE, "permuted labels", UNTRAINED]
+        assert (len(tested.draws), len(shown.draws)) == (SMALL_COPIES, RANGE_DRAWS)
+        assert tested.value is not None  # on the images of the copies
         assert own.mean == pytest.approx(sum(row.null.mean for row in layers) / 2)
 
 

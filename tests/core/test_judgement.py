@@ -216,11 +216,11 @@ def test_every_other_null_that_decides_must_bear_it_out_and_is_named():
     )
     matched = one(Null("flips", RANGE), Null(HELD_INPUTS, as_much), Null(EQUAL_NORM, as_much))
     assert (matched.outcome, matched.nulls) == ("matched by a second null", (HELD_INPUTS, EQUAL_NORM))
-    assert matched.words == f"matched by {HELD_INPUTS} and {EQUAL_NORM}"
+    assert matched.words == f"matched by copies of equal scale with held inputs and {EQUAL_NORM}"
     conflict = one(Null(HELD_INPUTS, as_much), Null(EQUAL_NORM, above))
     assert (conflict.outcome, conflict.nulls) == ("nulls conflict", (EQUAL_NORM,))
     assert conflict.against == ((HELD_INPUTS, 0), (EQUAL_NORM, -1))
-    assert conflict.words == f"beyond {EQUAL_SCALE} but on the opposite side of {EQUAL_NORM}"
+    assert conflict.words == f"beyond copies of equal scale but on the opposite side of {EQUAL_NORM}"
     assert one(Null(EQUAL_NORM, NINE[:4])).outcome == "too few draws"
     # networks that are shown, or that ask about the task, decide nothing
     assert one(Null(PERMUTED_LABELS, above), Null(UNTRAINED, above)).outcome == "as predicted"

@@ -19,7 +19,7 @@ from transformer_theory.probes.measure import metrics_of, with_general
 from transformer_theory.theories import choose
 
 MOST = 8
-MORE = {"HeadContraction": 10, "SequenceClusters": 12, "RelevantMass": 14}
+MORE = {"HeadContraction": 10, "KeptShare": 13, "SequenceClusters": 12, "RelevantMass": 14}
 
 
 def test_what_is_counted():

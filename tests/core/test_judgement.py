@@ -221,7 +221,8 @@ def test_every_other_null_that_decides_must_bear_it_out_and_is_named():
     assert (conflict.outcome, conflict.nulls) == ("nulls conflict", (EQUAL_NORM,))
     assert conflict.against == ((HELD_INPUTS, 0), (EQUAL_NORM, -1))
     assert conflict.words == f"beyond copies of equal scale but on the opposite side of {EQUAL_NORM}"
-    assert one(Null(EQUAL_NORM, NINE[:4])).outcome == "too few draws"
+    # the time did not suffice for five copies of this kind, which then decide nothing
+    assert one(Null(EQUAL_NORM, as_much[:4])).outcome == "as predicted"
     # networks that are shown, or that ask about the task, decide nothing
     assert one(Null(PERMUTED_LABELS, above), Null(UNTRAINED, above)).outcome == "as predicted"
     # with 19 draws their p-value counts, and a value equal to the largest one has p = .1

@@ -79,6 +79,14 @@ class Passes:
             yield (numbers := (lengths == length).nonzero()[:, 0])[spaced(len(numbers), limit)]
 
 
+def drawn(rows: int, size: int) -> Tensor:
+    """Returns 16 random query positions below ``size`` for each of the rows, in order, as the library draws
+    them: by the seed 4,019,217,653 + size.
+    """
+    numbers = torch.rand(rows, size, generator=torch.Generator().manual_seed(4_019_217_653 + size))
+    return numbers.argsort(1)[:, :16].sort(1).values
+
+
 def spaced(size: int, count: int) -> Tensor:
     """Returns up to ``count`` evenly spaced numbers below ``size``, with both ends."""
     return torch.linspace(0, size - 1, min(size, count)).round().long()
@@ -289,9 +297,9 @@ def score_gaps(passes: Passes) -> list[tuple[Tensor, Tensor]]:
     for weights in passes.weights:
         keys, gaps = [], []
         for numbers in passes.groups(32):
-            for A in (weights[number] for number in numbers.tolist()):
+            for place, A in enumerate(weights[number] for number in numbers.tolist()):
                 n = A.shape[-1]
-                ordered = A[:, spaced(n, 16)].sort(-1, descending=True).values
+                ordered = A[:, drawn(len(numbers), n)[place]].sort(-1, descending=True).values
                 keys.append(torch.full(ordered.shape[1:2], float(n), dtype=torch.float64))
                 gaps.append((ordered[..., 0] * (n - 1) / ordered[..., 1:].sum(-1)).log())
         found.append((torch.cat(keys), torch.cat(gaps, 1)))
@@ -325,7 +333,7 @@ def doubled_keys(passes: Passes) -> tuple[Tensor, Tensor]:
             for place in range(2 * half):
                 own, other = int(numbers[place]), int(numbers[(place + half) % (2 * half)])
                 q = passes.query[layer][own]
-                q = q[:, spaced(q.shape[1], 16)] / q.shape[-1] ** 0.5
+                q = q[:, drawn(2 * half, q.shape[1])[place]] / q.shape[-1] ** 0.5
                 scores = torch.cat([q @ passes.key[layer][each].mT for each in (own, other)], -1)
                 A = scores.softmax(-1)[..., : scores.shape[-1] // 2]
                 kept.append(A.sum(-1))

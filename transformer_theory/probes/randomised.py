@@ -96,9 +96,7 @@ def measure_randomised(
         if kind == EQUAL_SCALE and number > RANGE_DRAWS and not number % 10:
             draws = zip(*(families(rows) for rows in drawn))
             if not any(_undecided(*each, planned[kind]) for each in zip(observed, draws)):
-                found.reasons[kind] = (
-                    f"{len(drawn)} of {planned[kind]} copies: no test can be decided any more"
-                )
+                found.reasons[kind] = f"{len(drawn)} of {planned[kind]} copies: no test can succeed any more"
                 continue
         progress(f"{kind}, copy {number + 1} of {planned[kind]}")
 

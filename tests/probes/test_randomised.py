@@ -13,14 +13,14 @@ from transformer_theory.probes.randomised import measure_randomised
 PLANNED = {EQUAL_SCALE: 99, EQUAL_NORM: 2, UNTRAINED: 1}
 
 
-def net() -> nn.Module:
+def net() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
 
 
 def rows_of(network: nn.Module) -> list[Measurement]:
     """The first entry of the first matrix, which permutations exchange with the others."""
-    value = float(network[0].weight[0, 0])  # pyright: ignore[reportIndexIssue]
+    value = float(network.get_parameter("0.weight")[0, 0])
     rest = Measurement("t", "in network", "r", None, reason="nothing")
     return [Measurement("t", "in network", "q", value, layer=0), rest]
 
@@ -33,7 +33,7 @@ def measured(network: nn.Module, planned=PLANNED, deadline: float = math.inf, **
         rows_of(network),
         planned=planned,
         deadline=deadline,
-        families=lambda rows: [{row.quantity: row.value for row in rows if row.value is not None}],
+        families=lambda rows: [{(row.quantity,): row.value for row in rows if row.value is not None}],
         seed=0,
         stored=lambda piece, work: work(),
         progress=names.append,
@@ -46,7 +46,7 @@ def test_a_first_test_comes_first_and_every_kind_is_measured():
     network = net()
     before = [parameter.clone() for parameter in network.parameters()]
     with torch.no_grad():
-        network[0].weight[0, 0] = 100.0  # pyright: ignore[reportIndexIssue]  # beyond all other entries
+        network.get_parameter("0.weight")[0, 0] = 100.0  # beyond all other entries
     found, names = measured(network)
     assert [name.partition(",")[0] for name in names[RANGE_DRAWS : RANGE_DRAWS + 3]] == [
         EQUAL_NORM,
@@ -55,7 +55,7 @@ def test_a_first_test_comes_first_and_every_kind_is_measured():
     ]
     assert {kind: len(each) for kind, each in found.networks.items()} == PLANNED
     assert not found.reasons
-    entries = set(network[0].weight.flatten().tolist())  # pyright: ignore[reportAttributeAccessIssue]
+    entries = set(network.get_parameter("0.weight").flatten().tolist())
     draws = [rows[0].value for rows in found.networks[EQUAL_SCALE]]
     assert set(draws) <= entries
     assert len(set(draws)) > 10
@@ -66,7 +66,7 @@ def test_a_first_test_comes_first_and_every_kind_is_measured():
 def test_copies_end_where_no_test_can_succeed():
     network = net()
     with torch.no_grad():  # the median of all entries
-        weight = network[0].weight  # pyright: ignore[reportAttributeAccessIssue]
+        weight = network.get_parameter("0.weight")
         weight[0, 0] = weight.median()
     found, _ = measured(network)
     assert RANGE_DRAWS < len(found.networks[EQUAL_SCALE]) < 99
@@ -81,7 +81,7 @@ def test_after_the_deadline_only_what_a_test_needs_is_measured():
 
 def test_a_network_without_copies_has_a_reason_and_the_next_null():
     network = net()
-    for module in network:
+    for module in network.children():
         module.register_buffer("qweight", torch.zeros(1, dtype=torch.int8))
     found, _ = measured(network)
     assert "quantised" in found.reasons[EQUAL_SCALE]

@@ -209,9 +209,9 @@ def test_jobs_have_keys(digits):
     parts = (digits, None, (digits, digits), (tt.crate.THEORY,), (RECIPES["ViT"],), (), claims)
     jobs = plan.Plan(*parts, steps=1, seeds=(0, 4), claim_seeds=(7,), device="cpu").jobs()
     assert list(jobs) == [
-        ("permuted", "ViT", None),
         ("network", "ViT", 0),
         ("network", "ViT", 4),
+        ("permuted", "ViT", None),
         ("data", "", 0),
         ("data", "", 4),
         ("untrained", "ViT", None),

@@ -105,7 +105,7 @@ class Plan:
             for claim in self.claims
             for seed in self.claim_seeds
         }
-        return {**permuted, **networks, **data, **untrained, **claims}
+        return {**networks, **permuted, **data, **untrained, **claims}
 
 
 def completed(jobs: Mapping[Key, Callable[[], Any]]) -> Iterator[tuple[Key, Any]]:

@@ -63,13 +63,14 @@ class DualShare(PerHead):
             return None
         if value.shape[:3] != key.shape[:3] or weights.shape != (*query.shape[:3], key.shape[2]):
             return None
-        scores = query.float() @ key.float().mT
-        v = value.float()
+        precision = torch.promote_types(query.dtype, torch.float32)
+        scores = query.to(precision) @ key.to(precision).mT
+        v = value.to(precision)
         centred = v - v.mean(2, keepdim=True)
         if activations.mask is None:
             # All keys are allowed, and the weights of a query sum to 1, so the mean of the values drops out.
-            output = weights.float() @ centred
-            numbers = torch.stack([scores.sum(), output.sum(), v.sum(), weights.sum().float()])
+            output = weights.to(precision) @ centred
+            numbers = torch.stack([scores.sum(), output.sum(), v.sum(), weights.sum().to(precision)])
             if bool(numbers.isfinite().all()):
                 scores -= scores.mean(-1, keepdim=True)
                 dual = (scores @ centred).div_(key.shape[2])

@@ -81,7 +81,11 @@ class PositionalShare(PerHead):
             smallest = 0.0
         # Logarithms of the weights are the scores up to a constant per query, with any scale and bias; a
         # weight that underflows is cut off.
-        S = weights.float().clamp_min(torch.finfo(torch.float32).tiny).log_()
+        S = (
+            weights.to(torch.promote_types(weights.dtype, torch.float32))
+            .clamp_min(torch.finfo(torch.float32).tiny)
+            .log_()
+        )
         if smallest > 0:
             S -= S.mean(-1, keepdim=True)
         else:

@@ -32,7 +32,7 @@ from ..metrics.token_layout import TokenLayout
 from ..models.copies import Copies
 from ..models.user_model import UserModel, checked
 from ..probes.attention_maps import attention_maps, first_samples
-from ..probes.cost import OTHER_COPIES, MeasurementPlan, estimate, plan
+from ..probes.cost import COPIES_OF_EQUAL_SCALE, MINUTES, OTHER_COPIES, MeasurementPlan, estimate, plan
 from ..probes.evaluation import device_of, evaluation, logits_of, on_device
 from ..probes.in_use import reserving
 from ..probes.linear_probe import linear_probe_rows
@@ -50,8 +50,6 @@ MAX_SAME = 16  # places from the start at which ids are compared
 SMALL = 5_000_000  # parameters of a small network
 MEMORY_SHARE = 0.5  # of the memory that is available, if the user names none
 SYNTHETIC_PASSES = 25.0  # forward passes of all theories' tests for each synthetic sequence
-NETWORKS = 99  # copies of equal scale: the smallest p-value of a family is 1/100
-MINUTES = 10.0  # time of a measurement if the user names none
 CAUSAL_RTOL = 1e-2  # largest relative change of earlier logits by the last id; half precision rounds to 4e-3
 # sequences whose attention maps are stored, and the largest number of entries, 4 MiB
 PICTURED, MAP_NUMBERS = 4, 2**20
@@ -65,7 +63,7 @@ def measure(
     *,
     name: str | None = None,
     theories: Sequence[str | Theory] | None = None,
-    networks: int = NETWORKS,
+    networks: int = COPIES_OF_EQUAL_SCALE,
     memory: float | None = None,
     minutes: float | None = None,
     device: str | torch.device | None = None,
@@ -93,7 +91,7 @@ def measure(
             copies, and no test.
         memory: largest memory for activations and metrics, GiB. None: half of what is available.
         minutes: time after which no further copy is measured; sizes are chosen so that it suffices. None:
-            :data:`MINUTES`.
+            :data:`.cost.MINUTES`.
         device: device on which the network, its copies and the metrics run; the network returns to its own.
             None: where the network is.
         max_samples: largest number of sequences, evenly spaced. None: :func:`default_samples`.
@@ -163,7 +161,7 @@ def measure_user_model(
     *,
     limits: Mapping[str, int],
     theories: Sequence[str | Theory] | None,
-    networks: int = NETWORKS,
+    networks: int = COPIES_OF_EQUAL_SCALE,
     memory: float | None = None,
     minutes: float | None = None,
     device: str | torch.device | None = None,

@@ -166,33 +166,6 @@ def read_folder(
     return train, test
 
 
-def read_sample(
-    folder: Folder,
-    max_samples: int,
-    generator: torch.Generator,
-    *,
-    size: int | None = None,
-    progress: Callable[[str], None] = lambda line: None,
-) -> Images:
-    """Reads some test images, drawn at random; of a folder without a split, some of all images. The other
-    files are not opened.
-
-    Args:
-        folder: contents of the folder (:func:`find_images`).
-        max_samples: largest number of images.
-        generator: random generator of the choice.
-        size, progress: see :func:`read_folder`.
-    Raises:
-        ValueError: see :func:`read_folder`.
-    """
-    part = folder.test or folder.train
-    order = torch.randperm(len(part.files), generator=generator)[:max_samples].tolist()
-    sample = Part([part.files[index] for index in order], [part.labels[index] for index in order], part.stamp)
-    pixels = _pixels(Folder(folder.path, folder.names, sample, None), size, progress)
-    name = folder.path.resolve().name + " (JPEG copy)" * folder.lossy
-    return Images(pixels, torch.tensor(sample.labels), folder.names, name=name)
-
-
 def read_unsorted(
     path: Path, *, size: int | None = None, progress: Callable[[str], None] = lambda line: None
 ) -> Images:

@@ -86,6 +86,7 @@ def measure_randomised(
     except ValueError as error:
         copies, found.reasons[EQUAL_SCALE] = None, str(error)
     observed = families(beside)
+    tested: list[Sequence[Mapping[tuple, float]]] = []  # of each copy of equal scale
     for kind, number in _order(planned):
         if kind in found.reasons or (copies is None and kind != UNTRAINED):
             continue
@@ -94,8 +95,8 @@ def measure_randomised(
             found.reasons[kind] = f"{len(drawn)} of {planned[kind]} copies: the time was over"
             continue
         if kind == EQUAL_SCALE and number > RANGE_DRAWS and not number % 10:
-            draws = zip(*(families(rows) for rows in drawn))
-            if not any(_undecided(*each, planned[kind]) for each in zip(observed, draws)):
+            tested += [families(rows) for rows in drawn[len(tested) :]]
+            if not any(_undecided(*each, planned[kind]) for each in zip(observed, zip(*tested))):
                 found.reasons[kind] = f"{len(drawn)} of {planned[kind]} copies: no test can succeed any more"
                 continue
         progress(f"{kind}, copy {number + 1} of {planned[kind]}")

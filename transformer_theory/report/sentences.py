@@ -10,7 +10,7 @@ from ..comparison.judged import Finding, Findings, Quantity, RungResult, by_theo
 from ..core import format
 from ..core.judgement import OUTCOMES, Judged, in_words
 from ..core.math_text import literal
-from ..core.measurement import Measurement, Null
+from ..core.measurement import Measurement
 from ..core.result import Result
 from ..core.statistics import EQUAL_SCALE
 from ..core.table import grouped
@@ -489,7 +489,7 @@ def _headline(quantity: Quantity) -> str:
     p = f"p = {format.p_value(judged.q)}" if judged.q is not None else f"{len(row.null.draws)} draws"
     numbers = ", ".join(filter(None, (p, effect_in_words(quantity))))
     value += f", {quantity.below_zero}," if row.value < 0 and quantity.below_zero else ""
-    text = f"{quantity.label}: {value}{average}, {side} {null_in_words(row.null)} with {median} ({numbers}), "
+    text = f"{quantity.label}: {value}{average}, {side} {in_words(row.null.kind)} with {median} ({numbers}), "
     text += predicted
     if quantity.beyond and len(quantity.rows) > 1:
         kind = "heads" if quantity.beyond[0].head is not None else "layers"
@@ -503,11 +503,6 @@ def _below_zero(quantity: Quantity) -> str:
     """Says what the negative value of the farthest place means; empty if it is not negative."""
     value = quantity.beyond[0].value
     return f", {quantity.below_zero}" if quantity.below_zero and value is not None and value < 0 else ""
-
-
-def null_in_words(null: Null) -> str:
-    """Returns a null as the object of a comparison: ``"copies of equal scale"``."""
-    return in_words(null.kind)
 
 
 def effect_in_words(quantity: Quantity) -> str:

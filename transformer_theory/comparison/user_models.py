@@ -214,10 +214,8 @@ def measure_user_model(
         "against": "" if other is None else f"{other.name} {_checksum(other.network.state_dict())}",
     }
     pieces = Pieces(None if journal is None else Path(journal), identity)
-    place = (
-        contextlib.nullcontext() if other is None else on_device(other.network, device or device_of(network))
-    )
-    with on_device(network, device), place:
+    second = user if other is None else other
+    with on_device(network, device), on_device(second.network, device or device_of(network)):
         tests = [each for theory in chosen if theory.in_networks for each in theory.in_networks.responses]
 
         def planned() -> dict[str, Any]:

@@ -226,8 +226,8 @@ def jackknife_half_width(values: Sequence[float], *, confidence: float = 0.95) -
 
 
 def pseudo_values(value: float, without: Sequence[float]) -> Float[np.ndarray, " groups"]:
-    r"""Computes the pseudo-values of the jackknife over G groups: :math:`G v - (G - 1) v_g` with the statistic
-    :math:`v_g` without group g. Of a mean they are the means of the groups.
+    r"""Computes the pseudo-values of the jackknife over G groups, :math:`G v - (G - 1) v_g` with the
+    statistic :math:`v_g` without group g. Of a mean they are the means of the groups.
 
     >>> pseudo_values(2.0, [2.5, 1.5]).tolist()
     [1.5, 2.5]

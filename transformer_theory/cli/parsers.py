@@ -259,8 +259,8 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     )
     subparser.add_argument("--labels", type=_path, metavar="FILE", help=text)
     text = (
-        "a second network in one of the forms of MODEL, such as another checkpoint: it is measured on the same "
-        "inputs, and the page says which quantities differ"
+        "a second network in one of the forms of MODEL, such as another checkpoint: it is measured on the "
+        "same inputs, and the page says which quantities differ"
     )
     subparser.add_argument("--against", metavar="OTHER", help=text)
     subparser.add_argument("--theories", metavar="A,B", help="theories to measure (default: all)")

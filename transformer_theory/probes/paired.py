@@ -28,6 +28,7 @@ AGAINST = "against"
 """Coordinate of a difference: the name of the network whose value was subtracted."""
 SUBTRACTED = "subtracted"
 """Coordinate of the value that was subtracted: the name of its network."""
+PAIRED = frozenset((AGAINST, SUBTRACTED))  # coordinates of the rows of two networks
 OVER_PAIRED_INPUTS = "over inputs, paired"
 Groups = tuple[Rows, list[Rows]]
 """The rows of a network on all inputs, and those without each group of them."""

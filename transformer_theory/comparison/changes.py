@@ -25,7 +25,6 @@ class Change:
         judged: the difference of the headline, averaged over heads and layers.
         other: value in the network that was subtracted; None if the headline was not measured in both.
         places: the differences in single heads and layers.
-        tested: number of places that are tested in the family of places.
         differing: the places that differ by their adjusted p-value, and whose interval does not contain 0,
             the largest difference first.
         smallest_effect: see :class:`~..core.theory.InNetworks`.
@@ -35,7 +34,6 @@ class Change:
     judged: JudgedDifference
     other: float | None
     places: tuple[Measurement, ...]
-    tested: int
     differing: tuple[Measurement, ...]
     smallest_effect: float
 
@@ -126,7 +124,6 @@ def changes(result: Result, theories: Sequence[Theory]) -> Changes | None:
                 one,
                 subtracted.get((theory.name, mean.quantity, None, None)),
                 tuple(places),
-                sum(each.outcome in ("differs", "not significant") for each in tests),
                 tuple(sorted(differing, key=lambda row: -abs(row.value or 0.0))),
                 theory.in_networks.smallest_effect,
             )

@@ -112,7 +112,7 @@ def table(found: Changes) -> Table:
         "changes",
         Plain(f"{heading(found)}."),
         columns,
-        (Block("", tuple(Line(_cells(each)) for each in ordered)),),
+        tuple(Block("", (Line(_cells(each)),)) for each in ordered),
         f"{literal(left_out)}{MEANING} {outcomes}",
     ).without_empty()
 
@@ -204,7 +204,7 @@ def _sentence(change: Change, against: str) -> str:
     if change.differing and len(change.places) > 1:
         kind = "heads" if change.differing[0].head is not None else "layers"
         text += (
-            f"; {len(change.differing)} of {change.tested} {kind} differ by themselves, most of all "
+            f"; {len(change.differing)} of {len(change.places)} {kind} differ by themselves, most of all "
             f"{_named(change.differing[:1])}"
         )
     equal = _equal(change)

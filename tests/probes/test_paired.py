@@ -154,7 +154,9 @@ def test_the_family_is_adjusted_by_its_largest_standardised_difference():
     alone = judge_differences([difference(*one)])[0].q
     assert alone == pytest.approx(2 / 256)
     signs = np.array([*itertools.product((1, -1), repeat=8)])
-    scaled = np.stack([np.abs(signs @ each) / np.linalg.norm(each) for each in (np.array(one), np.array(two))])
+    scaled = np.stack(
+        [np.abs(signs @ each) / np.linalg.norm(each) for each in (np.array(one), np.array(two))]
+    )
     largest = scaled.max(0)
     expected = [np.mean(largest >= scaled[0, 0] - 1e-9), np.mean(scaled[1] >= scaled[1, 0] - 1e-9)]
     judged = judge_differences([difference(*one), difference(*two, quantity="r")])
@@ -242,4 +244,6 @@ def test_a_quantity_of_one_network_alone_is_not_compared():
 
 def test_one_sequence_gives_a_reason():
     rows = rows_of(network(0), network(1), tokens(1))
-    assert [row.reason for row in rows] == ["not measured in both networks on 0 groups of the inputs"]
+    assert [row.reason for row in rows] == [
+        "a difference that is paired over inputs needs at least two sequences"
+    ]

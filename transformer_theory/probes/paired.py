@@ -82,26 +82,18 @@ def differences(
     means = headline_means(theories, *first), headline_means(theories, *second)
     found = compared(*means, name=name, against=against, tested=headlines)
     met = {row.theory for row in found}
-    missing = {
-        theory: f"not measured in both networks on {counted(len(first[1]), 'group')} of the inputs"
-        for theory in headlines
-        if theory not in met
-    }
+    columns: dict[str, Any] = {"model": name, "at": {AGAINST: against}}
+    reason = (
+        f"not measured in both networks, or not without each of {counted(len(first[1]), 'group')} of inputs"
+    )
+    reason = reason if first[1] else "a difference that is paired over inputs needs at least two sequences"
     found += [
-        Measurement(
-            theory,
-            "in network",
-            headlines[theory],
-            None,
-            reason=reason,
-            model=name,
-            at={AGAINST: against},
-        )
-        for theory, reason in missing.items()
+        Measurement(theory, "in network", headline, None, reason=reason, **columns)
+        for theory, headline in headlines.items()
+        if theory not in met
     ]
     reason = other_places(first[0], second[0], name, against)
     if reason:
-        columns: dict[str, Any] = {"model": name, "at": {AGAINST: against}}
         found.append(Measurement("network", "network", "places", None, reason=reason, **columns))
     known_places = {place_of(row) for row in means[0][0]}
 

@@ -1,5 +1,5 @@
-"""Two networks of a user on the same inputs: the command on two checkpoints, what people read, networks that do
-not fit together, and a measurement that was interrupted.
+"""Two networks of a user on the same inputs: the command on two checkpoints, what people read, networks that
+do not fit together, and a measurement that was interrupted.
 """
 
 import copy

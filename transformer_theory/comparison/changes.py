@@ -4,13 +4,12 @@ The headlines of the theories are one family of tests. All heads and layers in w
 are another family, which alone permits to name a place.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.judgement import JudgedDifference, judge_differences
 from ..core.measurement import Measurement
 from ..core.result import Result
-from ..core.statistics import place_of
 from ..core.table import grouped
 from ..core.theory import Theory
 from ..probes.paired import AGAINST, SUBTRACTED
@@ -23,37 +22,63 @@ class Change:
     Attributes:
         theory: the theory.
         judged: the difference of the headline, averaged over heads and layers.
-        other: value in the network that was subtracted; None if the headline was not measured in both.
+        others: values in the network that was subtracted, by layer and head; that of the mean has neither.
         places: the differences in single heads and layers.
-        differing: the places that differ by their adjusted p-value, and whose interval does not contain 0,
-            the largest difference first.
+        differing: the places that differ in their family, the largest difference first.
+        largest_p: the largest adjusted p-value of these places; None without places.
         smallest_effect: see :class:`~..core.theory.InNetworks`.
     """
 
     theory: Theory
     judged: JudgedDifference
-    other: float | None
+    others: Mapping[tuple[int | None, int | None], float]
     places: tuple[Measurement, ...]
     differing: tuple[Measurement, ...]
+    largest_p: float | None
     smallest_effect: float
 
     @property
+    def other(self) -> float | None:
+        """The mean in the other network; None if the headline was not measured in both."""
+        return self.others.get((None, None))
+
+    @property
     def value(self) -> float | None:
-        """The value in the network itself, on the inputs of the groups."""
-        difference = self.judged.row.value
-        return None if self.other is None or difference is None else self.other + difference
+        """The mean in the network itself, on the inputs of the groups."""
+        return self.value_at(self.judged.row)
 
     @property
     def effect(self) -> float | None:
-        """The difference divided by the size of the value in the other network; None if that is 0."""
-        difference = self.judged.row.value
-        return difference / abs(self.other) if self.other and difference is not None else None
+        """The effect of the mean, see :meth:`effect_at`."""
+        return self.effect_at(self.judged.row)
+
+    def other_at(self, row: Measurement) -> float | None:
+        """Returns the value of the other network in the place of a difference."""
+        return self.others.get((row.layer, row.head))
+
+    def value_at(self, row: Measurement) -> float | None:
+        """Returns the value of the network itself in the place of a difference."""
+        other = self.other_at(row)
+        return None if other is None or row.value is None else other + row.value
+
+    def effect_at(self, row: Measurement) -> float | None:
+        """Returns a difference divided by the size of the value in the other network; None if that is 0."""
+        other = self.other_at(row)
+        return row.value / abs(other) if other and row.value is not None else None
 
     @property
     def is_large(self) -> bool:
         """Whether the headline differs, and by enough for a sentence."""
-        large = self.effect is None or abs(self.effect) >= self.smallest_effect
-        return self.judged.outcome == "differs" and large
+        return self.judged.outcome == "differs" and self._is_large_at(self.judged.row)
+
+    @property
+    def large_places(self) -> tuple[Measurement, ...]:
+        """The places that differ by enough for a sentence."""
+        return tuple(row for row in self.differing if self._is_large_at(row))
+
+    def _is_large_at(self, row: Measurement) -> bool:
+        effect = self.effect_at(row)
+        return effect is None or abs(effect) >= self.smallest_effect
 
     @property
     def equal_layers(self) -> tuple[int, ...]:
@@ -92,11 +117,10 @@ def changes(result: Result, theories: Sequence[Theory]) -> Changes | None:
     if not rows:
         return None
     against = str(rows[0].at[AGAINST])
-    subtracted = {
-        (*place_of(row)[:2], *place_of(row)[3:]): row.value
-        for row in result.table
-        if row.at == {SUBTRACTED: against}
-    }
+    subtracted: dict[tuple[str, str], dict[tuple[int | None, int | None], float]] = {}
+    for row in result.table:
+        if row.at == {SUBTRACTED: against} and row.value is not None:
+            subtracted.setdefault((row.theory, row.quantity), {})[row.layer, row.head] = row.value
     chosen: list[tuple[Theory, Measurement, list[Measurement]]] = []
     for theory in theories:
         own = theory.in_networks
@@ -115,22 +139,18 @@ def changes(result: Result, theories: Sequence[Theory]) -> Changes | None:
     remaining = iter(family)
     found = []
     for (theory, mean, places), one in zip(chosen, judged):
-        tests = [next(remaining) for _ in places]
-        differing = [each.row for each in tests if each.outcome == "differs" and _excludes_zero(each.row)]
+        differing = [each for each, _ in zip(remaining, places) if each.outcome == "differs"]
         assert theory.in_networks is not None
         found.append(
             Change(
                 theory,
                 one,
-                subtracted.get((theory.name, mean.quantity, None, None)),
+                subtracted.get((theory.name, mean.quantity), {}),
                 tuple(places),
-                tuple(sorted(differing, key=lambda row: -abs(row.value or 0.0))),
+                tuple(sorted((each.row for each in differing), key=lambda row: -abs(row.value or 0.0))),
+                max((each.q for each in differing if each.q is not None), default=None),
                 theory.in_networks.smallest_effect,
             )
         )
     left_out = next((row.reason for row in rows if row.theory == "network" and row.value is None), "")
     return Changes(against, tuple(found), left_out)
-
-
-def _excludes_zero(row: Measurement) -> bool:
-    return row.interval is not None and not row.interval[0] <= 0 <= row.interval[1]

@@ -71,11 +71,11 @@ DifferenceOutcome = Literal[
     "differs", "no difference", "not significant", "too few draws", "not tested", "not measured"
 ]
 DIFFERENCES: dict[DifferenceOutcome, str] = {
-    "differs": "the difference leaves the one of exchanged networks; the probability of any false finding is "
-    f"at most {LEVEL:g}",
+    "differs": "the difference leaves those of exchanged networks, and its interval excludes 0; the "
+    f"probability of any false finding is at most {LEVEL:g}",
     "no difference": "the two networks have the same value on the inputs, and without each group of them",
-    "not significant": "not distinguishable from the difference of exchanged networks, for want of an effect "
-    "or of power",
+    "not significant": "not distinguishable from differences of exchanged networks, for want of an effect or "
+    "of power",
     "too few draws": "too few inputs, and so too few groups of them, for a test",
     "not tested": "a quantity that is no headline",
     "not measured": "no value; the reason stands in its place",
@@ -358,14 +358,15 @@ def judge_differences(rows: Sequence[Measurement]) -> list[JudgedDifference]:
 
     Their draws (:func:`~.statistics.exchanged_networks`) belong together, so the p-values are adjusted by
     :func:`~.statistics.studentised_maximum`. A pattern of signs and its opposite are equally extreme: G
-    groups give p-values down to 2 / 2^G.
+    groups give p-values down to 2 / 2^G. Statistics that are not smooth, such as a mean of a few largest
+    values, have too small p-values; therefore the interval must bear the test out and exclude 0.
     """
     nulls = [row.null if row.value is not None else None for row in rows]
     tested = [null is not None and LEVEL * (1 + len(null.draws)) >= 2 for null in nulls]
     members = [null for null, test in zip(nulls, tested) if null is not None and test]
     adjusted = iter(
         studentised_maximum(
-            np.array([null.value for null in members], dtype=float),
+            np.array([row.value for row, test in zip(rows, tested) if test], dtype=float),
             np.array([null.draws for null in members], dtype=float).T,
         )
         if members
@@ -380,7 +381,8 @@ def judge_differences(rows: Sequence[Measurement]) -> list[JudgedDifference]:
         if not test:
             return JudgedDifference(row, "too few draws")
         p = float(next(adjusted))
-        return JudgedDifference(row, "differs" if p <= LEVEL else "not significant", p)
+        outside = row.interval is not None and not row.interval[0] <= 0 <= row.interval[1]
+        return JudgedDifference(row, "differs" if p <= LEVEL and outside else "not significant", p)
 
     return [judged(*each) for each in zip(rows, nulls, tested)]
 

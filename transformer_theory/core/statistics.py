@@ -226,13 +226,18 @@ def jackknife_half_width(values: Sequence[float], *, confidence: float = 0.95) -
 
 
 def pseudo_values(value: float, without: Sequence[float]) -> Float[np.ndarray, " groups"]:
-    r"""Computes the pseudo-values of the jackknife over G groups, :math:`G v - (G - 1) v_g` with the
-    statistic :math:`v_g` without group g. Of a mean they are the means of the groups.
+    r"""Computes the pseudo-values of the jackknife over G groups, moved so that their mean is the value:
+    :math:`v + (G - 1)(\bar v - v_g)` with the statistic :math:`v_g` without group g and the mean
+    :math:`\bar v` of these. Of a mean over samples they are the means of the groups.
+
+    Tukey's pseudo-values, :math:`G v - (G - 1) v_g`, have the mean of the statistic that is corrected for its
+    bias. The correction of a statistic that is far from linear varies more than the pseudo-values say.
 
     >>> pseudo_values(2.0, [2.5, 1.5]).tolist()
     [1.5, 2.5]
     """
-    return len(without) * value - (len(without) - 1) * np.array(without)
+    values = np.array(without, dtype=float)
+    return value + (len(values) - 1) * (values.mean() - values)
 
 
 def exchanged_networks(pseudo: Sequence[float] | Float[np.ndarray, " groups"]) -> Null:
@@ -241,14 +246,14 @@ def exchanged_networks(pseudo: Sequence[float] | Float[np.ndarray, " groups"]) -
 
     If the networks are exchanged in a group of the inputs, the difference of a mean over inputs changes its
     sign there. If the networks differ by chance alone, all patterns are equally probable, and the rank of the
-    absolute value among them is an exact test. Of other statistics the pseudo-values do so approximately.
+    absolute value among them is an exact test. For other smooth statistics it is an approximate one.
 
     >>> exchanged_networks([1.0, 3.0]).draws
     (-1.0, 1.0, -2.0)
     """
     values = np.asarray(pseudo, dtype=float)
     signs = np.array([*product((1.0, -1.0), repeat=len(values))])[1:]
-    return Null(EXCHANGED, tuple((signs @ values / len(values)).tolist()), float(values.mean()))
+    return Null(EXCHANGED, tuple((signs @ values / len(values)).tolist()))
 
 
 def evenly_spaced(size: int, count: int) -> Int[Tensor, " chosen"]:

@@ -1,5 +1,6 @@
 """What differs between two networks on the same inputs, in sentences and as a table."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -57,14 +58,21 @@ def section(result: Result, theories: Sequence[Theory]) -> dict[str, Any] | None
 
 def sentences(found: Changes) -> list[tuple[str, str, str]]:
     """Returns at most :data:`MAX_SENTENCES` triples (title of a theory, how its headline differs, what the
-    headline is), the largest effect first.
+    headline is).
+
+    Headlines that differ on average come first, the largest effect first; then those of which single heads or
+    layers differ, the largest share of them first.
     """
     large = sorted(
-        (each for each in found.all if each.is_large), key=lambda each: -abs(each.effect or float("inf"))
+        (each for each in found.all if each.is_large), key=lambda each: -abs(each.effect or math.inf)
     )
-    return [
-        (each.theory.title, _sentence(each, found.against), _meaning(each)) for each in large[:MAX_SENTENCES]
-    ]
+    local = sorted(
+        (each for each in found.all if not each.is_large and each.large_places and len(each.places) > 1),
+        key=lambda each: -len(each.large_places) / len(each.places),
+    )
+    said = [(each, _on_average(each, found.against)) for each in large]
+    said += [(each, _in_places(each, found.against)) for each in local]
+    return [(each.theory.title, text, _meaning(each)) for each, text in said[:MAX_SENTENCES]]
 
 
 def others(found: Changes) -> list[tuple[str, str]]:
@@ -127,11 +135,7 @@ def _cells(change: Change) -> tuple[Cell, ...]:
         if change.effect is None or not row.value
         else (Note(f"{_signed(change.effect, format.effect(change.effect))} of the other value"),)
     )
-    difference = (
-        (Strong(_signed(row.value, format.of_row(row.value, row))), Note(format.interval_text(row)), *effect)
-        if row.value
-        else "0"
-    )
+    difference = (Strong(_difference(row)), Note(format.interval_text(row)), *effect) if row.value else "0"
     return (
         title,
         row.quantity,
@@ -157,10 +161,7 @@ def _places(change: Change) -> Cell:
 
 
 def _named(places: Sequence[Measurement]) -> str:
-    return "; ".join(
-        f"{format.place(row, 'layer', 'head')} ({_signed(row.value or 0.0, format.of_row(row.value, row))})"
-        for row in places[:TOP]
-    )
+    return "; ".join(f"{format.place(row, 'layer', 'head')} ({_difference(row)})" for row in places[:TOP])
 
 
 def _equal(change: Change) -> str:
@@ -183,22 +184,19 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
-def _sentence(change: Change, against: str) -> str:
+def _on_average(change: Change, against: str) -> str:
     """Describes a headline that differs: ``"sharpness differs: 0.396, and 0.380 in before, a difference of
-    +0.016 [+0.012, +0.020] (p = .0078, effect +0.04 of the value there)"``.
+    +0.016 [0.012, 0.020] (p = .008, +.04 of the value there)"``.
     """
     row, judged = change.judged.row, change.judged
-    assert row.value is not None
     assert judged.q is not None
     effect = (
         ""
         if change.effect is None
         else f", {_signed(change.effect, format.effect(change.effect))} of the value there"
     )
-    value, other = format.of_row(change.value, row), format.of_row(change.other, row)
     text = (
-        f"{row.quantity} differs: {value}, and {other} in {literal(against)}, a difference of "
-        f"{_signed(row.value, format.of_row(row.value, row))} "
+        f"{row.quantity} differs: {_both(change, row, against)}, a difference of {_difference(row)} "
         f"{format.interval_text(row)} (p = {format.p_value(judged.q)}{effect})"
     )
     if change.differing and len(change.places) > 1:
@@ -207,8 +205,46 @@ def _sentence(change: Change, against: str) -> str:
             f"; {len(change.differing)} of {len(change.places)} {kind} differ by themselves, most of all "
             f"{_named(change.differing[:1])}"
         )
+    return text + _without_difference(change)
+
+
+def _in_places(change: Change, against: str) -> str:
+    """Describes a headline that differs in single places by more than on average: ``"sharpness differs in 17
+    of 72 heads, most of all layer 3, head 3 (0.41, and 0.26 in before; p ≤ .03); on average +0.015"``.
+    """
+    row, first = change.judged.row, change.large_places[0]
+    assert change.largest_p is not None
+    kind = "heads" if first.head is not None else "layers"
+    place = format.place(first, "layer", "head")
+    p = f"p ≤ {format.p_value(change.largest_p)}"
+    return (
+        f"{row.quantity} differs in {len(change.large_places)} of {len(change.places)} {kind}"
+        f"{_layers_of(change.large_places)}, most of all in {place} "
+        f"({_both(change, first, against)}; {p}); on average the difference is {_difference(row)} "
+        f"{format.interval_text(row)}{_without_difference(change)}"
+    )
+
+
+def _layers_of(places: Sequence[Measurement]) -> str:
+    """Names the layers of heads; empty for layers."""
+    if places[0].head is None:
+        return ""
+    layers = sorted({row.layer for row in places if row.layer is not None})
+    return f" ({'layer' if len(layers) == 1 else 'layers'} {_ranges(layers)})"
+
+
+def _both(change: Change, row: Measurement, against: str) -> str:
+    value, other = (format.of_row(each, row) for each in (change.value_at(row), change.other_at(row)))
+    return f"{value}, and {other} in {literal(against)}"
+
+
+def _difference(row: Measurement) -> str:
+    return _signed(row.value or 0.0, format.of_row(row.value, row))
+
+
+def _without_difference(change: Change) -> str:
     equal = _equal(change)
-    return f"{text}; {equal}" if equal else text
+    return f"; {equal}" if equal else ""
 
 
 def _meaning(change: Change) -> str:

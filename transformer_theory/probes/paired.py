@@ -3,9 +3,9 @@ r"""Two networks compared on the same inputs: the difference of every quantity, 
 Both networks are measured on the same G groups of the inputs (:mod:`.jackknife`), in the same batches. With
 the difference D on all inputs, :math:`D_g` without group g and their mean :math:`\bar D` the pseudo-values
 are :math:`D + (G - 1)(\bar D - D_g)`. Their standard error is that of the delete-a-group jackknife and gives
-the interval of D; what both networks share on an input cancels. If the two networks are exchanged in some groups,
-the pseudo-values of these groups change their sign: the means under all patterns of signs are the null of D
-(:func:`~.statistics.exchanged_networks`).
+the interval of D; what both networks share on an input cancels. If the two networks are exchanged in some
+groups, the pseudo-values of these groups change their sign: the means under all patterns of signs are the
+null of D (:func:`~.statistics.exchanged_networks`).
 """
 
 from collections.abc import Callable, Mapping, Sequence

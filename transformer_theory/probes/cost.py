@@ -22,6 +22,7 @@ from ..core.parallel import gib
 from ..core.statistics import EQUAL_NORM, EQUAL_SPECTRUM, HEADLINE_DRAWS, HELD_INPUTS, RANGE_DRAWS, UNTRAINED
 from .evaluation import device_of, evaluation
 from .forward_pass import NoAttention
+from .jackknife import GROUPS
 from .memory import TensorMemory
 from .passes import Inputs, count, run, selected
 from .probing import probe
@@ -366,6 +367,7 @@ def plan(
     minutes: float = MINUTES,
     other_copies: Mapping[str, int] | None = None,
     synthetic: float = 0.0,
+    paired: float = 0.0,
 ) -> MeasurementPlan:
     """Chooses the sizes of a measurement within a budget.
 
@@ -384,11 +386,13 @@ def plan(
         other_copies: number of networks of each further kind. None: :data:`OTHER_COPIES`.
         synthetic: sequences that run for each sequence of the synthetic inputs, nulls included (all theories:
             23 for images, up to 60 for a causal language model); 0: there are no such tests.
+        paired: weights of a second network that is compared on the same inputs, divided by those of the
+            network; both are then measured in groups of the inputs (:mod:`.paired`). 0: there is none.
     Raises:
         ValueError: not even one sequence fits into the memory or the time.
     """
     others = OTHER_COPIES if other_copies is None else other_copies
-    return _Planner(cost, memory, minutes, others, synthetic).plan(sequences, copies)
+    return _Planner(cost, memory, minutes, others, synthetic, paired).plan(sequences, copies)
 
 
 @dataclass(frozen=True)
@@ -400,6 +404,7 @@ class _Planner:
     minutes: float
     others: Mapping[str, int]
     synthetic: float
+    paired: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -451,17 +456,31 @@ class _Planner:
         with held inputs runs beside the network.
         """
         itself = self.cost.bytes(n, batch, drawn=True)
+        if self.paired:  # the states of all groups, beside those that are merged
+            itself = max(itself, self.cost.bytes(n, batch) + self.cost.overhead * self.cost.kept.of(n))
         if not copies:
             return itself
         tested = max(1, n // 2)
         beside = self.cost.bytes(tested, min(batch, tested)) + self.cost.forward.bytes.of(min(batch, tested))
         return self.cost.weights + max(itself, beside)
 
+    def in_groups(self, n: int, batch: int) -> float:
+        """Returns the seconds in which the network is measured in groups of the inputs: every quantity is
+        computed on all of them, and without each group.
+        """
+        groups = min(GROUPS, n)
+        size = math.ceil(n / groups)
+        passes = groups * self.cost.seconds(size, min(batch, size))
+        computed = self.cost.compute.seconds
+        return passes - groups * computed.of(size) + computed.of(n) + groups * computed.of(n - size)
+
     def needed(self, n: int, batch: int, tested: int, copies: int, others: Mapping[str, int]) -> float:
-        """Returns the seconds of the network itself, of the network on the tested sequences, of copies, and
-        of the tests on synthetic inputs.
+        """Returns the seconds of the network itself, of the network on the tested sequences, of copies, of
+        the tests on synthetic inputs, and of a second network.
         """
         total = self.cost.seconds(n, batch, drawn=True) + self.responses(batch)[1]
+        if self.paired:
+            total += (1 + self.paired) * self.in_groups(n, batch)
         if not tested:
             return total
         if tested < n:

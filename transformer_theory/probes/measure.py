@@ -173,7 +173,7 @@ def measure_network(
             batch_size=plan.batch,
             **known,
         )
-        whole, without = _stored_groups(stored, intervals)
+        whole, without = stored_groups(stored, intervals)
         rows = with_intervals(rows, whole, without)
     answers: list[Measurement] = []
     for theory in theories:
@@ -202,7 +202,7 @@ def measure_network(
     ]
     found = [mean for mean in means if mean is not None and mean.nulls]
     if len(others) > 1:
-        found = with_intervals(found, *_means(theories, whole, without))
+        found = with_intervals(found, *headline_means(theories, whole, without))
     missing = [
         Measurement("network", "network", kind, None, reason=reason, model=name)
         for kind, reason in drawn.reasons.items()
@@ -228,8 +228,10 @@ def _tested_values(
     return means, places
 
 
-def _stored_groups(
-    stored: Store, measured: Callable[[], tuple[list[Measurement], list[list[Measurement]]]]
+def stored_groups(
+    stored: Store,
+    measured: Callable[[], tuple[list[Measurement], list[list[Measurement]]]],
+    piece: tuple[str, ...] = ("groups",),
 ) -> tuple[list[Measurement], list[list[Measurement]]]:
     """Returns the rows on all inputs and without each group of them, which are stored with the number of the
     group as their seed.
@@ -243,12 +245,12 @@ def _stored_groups(
             for row in rows
         ]
 
-    groups = grouped(stored(("groups",), work), lambda row: row.seed)
+    groups = grouped(stored(piece, work), lambda row: row.seed)
     whole, *without = groups.values() if groups else [[]]
     return [replace(row, seed=None) for row in whole], without
 
 
-def _means(
+def headline_means(
     theories: Sequence[Theory], whole: list[Measurement], without: Sequence[list[Measurement]]
 ) -> tuple[list[Measurement], list[list[Measurement]]]:
     """Returns the headlines of rows, averaged over heads and layers."""

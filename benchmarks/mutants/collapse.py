@@ -166,7 +166,7 @@ MUTANTS = (
         "without the level of uniform weights",
     ),
     Mutant(
-        f"{HEADS}.permute_keys",
+        f"{HEADS}.permuted_keys",
         "*weights.shape[-2:])",
         "1, weights.shape[-1])",
         "swapped function",

@@ -19,6 +19,8 @@ attention is uniform over the allowed keys, so c is then compared with its null 
 Source: :cite:t:`dong2021attention` (the residual); contraction and its null are own.
 """
 
+from collections.abc import Iterator
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Generator, Tensor
@@ -113,10 +115,11 @@ def permuted_contraction(weights: Weights) -> Float[Tensor, "*batch"]:
     return (participation(weights).mean(-1) - 1 / weights.shape[-1]).clamp(min=0).sqrt()
 
 
-def permute_keys(
-    weights: Weights, generator: Generator, *, allowed: Bool[Tensor, "*#batch n n"] | None = None
-) -> Weights:
-    """Permutes the weights of each row among its allowed keys, ``[*batch, n, n]``.
+def permuted_keys(
+    weights: Weights, generator: Generator, *, draws: int, allowed: Bool[Tensor, "*#batch n n"] | None = None
+) -> Iterator[Weights]:
+    """Yields ``draws`` times the weights with those of each row permuted among its allowed keys,
+    ``[*batch, n, n]``. The rows are sorted once for all draws.
 
     Args:
         weights: attention weights, zero on keys that are not allowed.
@@ -126,10 +129,20 @@ def permute_keys(
         allowed: True for the keys that a row may see. None: all.
     """
     shape = (weights.shape[0], *[1] * (weights.ndim - 3), *weights.shape[-2:])
-    order = torch.rand(shape, generator=generator)
-    if allowed is None:
-        return weights.gather(-1, order.argsort(-1).expand(weights.shape))
     # Descending weights come first on allowed keys: the others are zero. They are dealt to the allowed keys
     # in a random order.
-    order = (order + 2.0 * ~allowed).argsort(-1).expand(weights.shape)
-    return torch.zeros_like(weights).scatter(-1, order, weights.sort(-1, descending=True).values)
+    dealt = None if allowed is None or not draws else weights.sort(-1, descending=True).values
+    for _ in range(draws):
+        order = torch.rand(shape, generator=generator)
+        if dealt is None:
+            yield weights.gather(-1, order.argsort(-1).expand(weights.shape))
+        else:
+            order = (order + 2.0 * ~allowed).argsort(-1).expand(weights.shape)
+            yield torch.empty_like(weights).scatter_(-1, order, dealt)
+
+
+def permute_keys(
+    weights: Weights, generator: Generator, *, allowed: Bool[Tensor, "*#batch n n"] | None = None
+) -> Weights:
+    """Returns one draw of :func:`permuted_keys`."""
+    return next(permuted_keys(weights, generator, draws=1, allowed=allowed))

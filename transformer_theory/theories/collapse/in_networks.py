@@ -35,7 +35,7 @@ from ...core.statistics import RANGE_DRAWS, fixed_generator
 from ...core.theory import InNetworks
 from ...metrics.attention import row_deviation
 from ...metrics.own_tokens import attends_elsewhere
-from .heads import permute_keys, residual_within, squared_contraction_of
+from .heads import permuted_keys, residual_within, squared_contraction_of
 from .initialisation import contraction_of_tokens, largest_variance
 from .phases import curves, expected_participation, participation
 
@@ -233,10 +233,8 @@ class HeadContraction(PerModule):
                 if bool((different if inside is None else different & inside).any()):
                     note = "rows see different keys: uniform attention contracts less than to 0"
             values.append(squared_contraction_of(weights, gram, inside))
-            for draw in chance:
-                draw.append(
-                    squared_contraction_of(permute_keys(weights, generator, allowed=allowed), gram, inside)
-                )
+            for draw, permuted in zip(chance, permuted_keys(weights, generator, draws=draws, allowed=allowed)):
+                draw.append(squared_contraction_of(permuted, gram, inside))
             if allowed is None:
                 v, rho, keys = (
                     each.deviations.square().mean(-1)[usable],

@@ -3,6 +3,7 @@ moments.
 """
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 import transformer_theory as tt
 from transformer_theory.core.metric import Activations
+from transformer_theory.core.statistics import permutations
 from transformer_theory.core.table import collect
 from transformer_theory.core.theory import Unsupported
 from transformer_theory.data import TokenData
@@ -140,6 +142,84 @@ def test_the_dual_share_is_one_at_small_scores_only(causal):
     (row,) = metric.compute()
     assert row.value is None
     assert "scores" in row.reason
+
+
+def first_order(scores: torch.Tensor, value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The derivative of the outputs of softmax attention by the size of its scores, at 0."""
+
+    def outputs(size: torch.Tensor) -> torch.Tensor:
+        return (size * scores).masked_fill(~mask, -math.inf).softmax(-1) @ value
+
+    return torch.func.jvp(outputs, (torch.zeros((), dtype=torch.float64),), (torch.ones(()).double(),))[1]
+
+
+PADDING = torch.arange(9) < torch.tensor([9, 6, 4])[:, None]
+CAUSAL = torch.ones(9, 9, dtype=torch.bool).tril()
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        CAUSAL[None, None],
+        PADDING[:, None, None],
+        PADDING[:, None, None] & CAUSAL,
+        torch.stack([CAUSAL, torch.ones_like(CAUSAL)])[None],
+    ],
+    ids=["causal", "padding", "both", "of each head"],
+)
+def test_the_dual_share_with_a_mask_is_the_cosine_with_a_derivative(mask):
+    scores, value = (
+        2 + torch.randn(3, 2, 9, size, generator=generator(size), dtype=torch.float64) for size in (9, 4)
+    )
+    metric, allowed = DualShare(), mask.expand(3, 2, 9, 9)
+    metric.update(attention(scores.float(), value.float(), mask=mask))
+    rows = metric.compute(draws=3)
+    weights = scores.masked_fill(~allowed, -math.inf).softmax(-1)
+    output = weights @ value - allowed.double() / allowed.sum(-1, keepdim=True) @ value
+    orders = [torch.arange(9), *permutations(9, 3)]
+    for head, row in enumerate(rows):
+        expected = []
+        for order in orders:
+            dual = first_order(scores[:, head, order], value[:, head], allowed[:, head])
+            own = output[:, head]
+            expected.append(float((own * dual).sum() ** 2 / (own.square().sum() * dual.square().sum())))
+        assert row.value == pytest.approx(expected[0], rel=1e-5)
+        assert row.null.draws == pytest.approx(expected[1:], rel=1e-4)
+
+
+def test_a_sequence_that_is_not_finite_changes_nothing_else():
+    mask = CAUSAL.clone().expand(3, 1, 9, 9)
+    scores, value = (torch.randn(3, 1, 9, size, generator=generator(size)) for size in (9, 4))
+    metric, others, spoilt = DualShare(), DualShare(), value.clone()
+    metric.update(attention(scores, value, mask=mask))
+    # a further sequence of which a value is infinite
+    spoilt[0, 0, 0, 0] = math.inf
+    others.update(
+        attention(
+            torch.cat([scores[:1], scores]), torch.cat([spoilt[:1], value]), mask=mask[:1].expand(4, 1, 9, 9)
+        )
+    )
+    (row,), (other,) = metric.compute(draws=2), others.compute(draws=2)
+    assert row.value == pytest.approx(other.value, rel=1e-5)
+    assert row.null.draws == pytest.approx(other.null.draws, rel=1e-4)
+
+
+def test_queries_that_see_no_key_do_not_count():
+    mask = CAUSAL.clone()
+    mask[7:] = False
+    scores, value = (torch.randn(3, 1, 9, size, generator=generator(size)) for size in (9, 4))
+    found = attention(scores, value, mask=mask.expand(3, 1, 9, 9))
+    found = replace(found, weights=found.weights.nan_to_num(0.0))
+    metric = DualShare()
+    metric.update(found)
+    seen, v = scores.double()[:, 0, :7], value.double()[:, 0]
+    allowed = CAUSAL[:7].expand(3, 7, 9)
+    output = (
+        seen.masked_fill(~allowed, -math.inf).softmax(-1) @ v - allowed / allowed.sum(-1, True) @ v.float()
+    )
+    dual = first_order(seen, v, allowed)
+    share = (output * dual).sum() ** 2 / (output.square().sum() * dual.square().sum())
+    assert metric.compute()[0].value == pytest.approx(float(share), rel=1e-5)
 
 
 def test_inputs_of_tokens_have_the_moments_that_they_state():

@@ -233,6 +233,27 @@ def test_positional_share():
     assert share(torch.zeros(4, 1, 6, 6)) is None
 
 
+def test_the_positional_share_of_long_sequences_is_that_of_some_queries():
+    n, tokens, g = 4, 250, generator(5)
+    S = torch.randn(1, 2, tokens, tokens, generator=g) + torch.randn(n, 2, tokens, tokens, generator=g)
+    S = S.masked_fill(~torch.ones(tokens, tokens, dtype=torch.bool).tril(), -math.inf)
+    metric = induction.PositionalShare()
+    x = torch.zeros(n, tokens, 2)
+    metric.update(Activations("attention", 0, "attention", x, x, weights=S.softmax(-1)))
+    # 40,000 scores of a sequence are 160 queries of 250 keys
+    chosen = torch.randperm(tokens, generator=torch.Generator().manual_seed(tokens))[:160]
+    for head, row in enumerate(metric.compute()):
+        together = squares = 0.0
+        for i in chosen.tolist():
+            seen = S[:, head, i, : i + 1].double()
+            seen = seen - seen.mean(1, keepdim=True)
+            products = seen @ seen.mT  # of two sequences
+            together += float(products.sum() - products.trace()) / (n - 1)
+            squares += float(products.trace())
+        assert row.value == pytest.approx(together / squares, rel=1e-5)
+        assert row.n == n
+
+
 def centred(scores: torch.Tensor) -> torch.Tensor:
     return (scores - scores.mean(-1, keepdim=True)).square().mean()
 

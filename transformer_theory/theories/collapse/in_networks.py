@@ -233,7 +233,9 @@ class HeadContraction(PerModule):
                 if bool((different if inside is None else different & inside).any()):
                     note = "rows see different keys: uniform attention contracts less than to 0"
             values.append(squared_contraction_of(weights, gram, inside))
-            for draw, permuted in zip(chance, permuted_keys(weights, generator, draws=draws, allowed=allowed)):
+            for draw, permuted in zip(
+                chance, permuted_keys(weights, generator, draws=draws, allowed=allowed)
+            ):
                 draw.append(squared_contraction_of(permuted, gram, inside))
             if allowed is None:
                 v, rho, keys = (

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 from torch.nn.functional import cross_entropy
 
@@ -67,15 +67,15 @@ class DualShare(PerHead):
         scores = query.to(precision) @ key.to(precision).mT
         v = value.to(precision)
         centred = v - v.mean(2, keepdim=True)
-        if activations.mask is None:
-            # All keys are allowed, and the weights of a query sum to 1, so the mean of the values drops out.
-            output = weights.to(precision) @ centred
-            numbers = torch.stack([scores.sum(), output.sum(), v.sum(), weights.sum().to(precision)])
-            if bool(numbers.isfinite().all()):
-                scores -= scores.mean(-1, keepdim=True)
-                dual = (scores @ centred).div_(key.shape[2])
-                queries = torch.arange(scores.shape[2], device=scores.device)
-                return _exchanged(output, dual, self._orders(queries)).cpu()
+        # The weights of a query sum to 1, so the mean of the values drops out.
+        output = weights.to(precision) @ centred
+        numbers = torch.stack([scores.sum(), output.sum(), v.sum(), weights.sum().to(precision)])
+        if bool(numbers.isfinite().all()):
+            scores -= scores.mean(-1, keepdim=True)
+            orders = self._orders(torch.arange(scores.shape[2], device=scores.device))
+            if activations.mask is not None:
+                return _masked(output, scores, centred, activations.mask, orders).cpu()
+            return _exchanged(output, (scores @ centred).div_(key.shape[2]), orders).cpu()
         scores, v = scores.double(), value.double()
         mask = (
             torch.ones_like(scores, dtype=torch.bool)
@@ -137,6 +137,43 @@ def _exchanged(
         for rows in orders:
             parts += [products[:, orders[0], rows].sum(-1), size]
     return torch.stack(parts, dim=1)
+
+
+def _masked(
+    output: Float[Tensor, "n h q v"],
+    scores: Float[Tensor, "n h q k"],
+    value: Float[Tensor, "n h k v"],
+    mask: Bool[Tensor, "#n #h #q k"],
+    orders: Sequence[Int[Tensor, " q"]],
+) -> Float[Tensor, "h sums"]:
+    """Returns what :meth:`DualShare.statistics` does, of finite numbers. The dual part of a query is that of
+    :func:`.dual_part`, of its scores and allowed keys; constants that are added to all its scores or to all
+    values change nothing.
+    """
+    allowed = mask.to(scores.dtype)
+    count = allowed.sum(-1, keepdim=True).clamp(min=1)
+    mean = (allowed / count) @ value
+    output = (output - mean).mul_(mask.any(-1, keepdim=True))
+    # one product gives the sums of the scores, too
+    value = torch.cat([value, torch.ones_like(value[..., :1])], -1)
+
+    if mask.shape[2] == 1:
+        return _exchanged(output, _centred_product(scores * allowed, value, mean).div_(count), orders)
+    parts, kept = [output.square().sum((0, 2, 3), dtype=torch.float64)], torch.empty_like(scores)
+    for rows in orders:
+        torch.index_select(scores, 2, rows, out=kept).mul_(allowed)
+        found = _centred_product(kept, value, mean).div_(count)
+        inner = (output * found).sum((0, 2, 3), dtype=torch.float64)
+        parts += [inner, found.square_().sum((0, 2, 3), dtype=torch.float64)]
+    return torch.stack(parts, dim=1)
+
+
+def _centred_product(
+    scores: Float[Tensor, "n h q k"], value: Float[Tensor, "n h k columns"], mean: Float[Tensor, "n h #q v"]
+) -> Float[Tensor, "n h q v"]:
+    """Returns the sum of the scores times the values less their mean. The last column of ``value`` is 1."""
+    sums = scores @ value
+    return sums[..., :-1] - sums[..., -1:] * mean
 
 
 class InContextScore(PerModule):

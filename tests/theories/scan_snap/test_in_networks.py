@@ -150,3 +150,34 @@ def test_unrelated_causal_heads_do_not_overlap(generator):
     for row in by_head(metric, OVERLAP).values():
         assert row.value == pytest.approx(1.0)
         assert abs(row.null.mean) < 0.15
+
+
+def test_maps_of_long_sequences_are_kept_from_the_second_measurement_on(generator):
+    weights = torch.randn(2, 3, 3, 210, 210, generator=generator).softmax(-1)
+    short = torch.randn(3, 3, 7, 7, generator=generator).softmax(-1)
+    metric, alone = ScanAndSnap(), ScanAndSnap()
+
+    def measure() -> list[float]:
+        metric.reset()
+        for part in (*weights, short):
+            metric.update(activations(part))
+        sharp = [
+            1 + (part.double().xlogy(part.double())).sum(-1) / math.log(part.shape[-1]) for part in weights
+        ]
+        sharp += [1 + (short.double().xlogy(short.double())).sum(-1) / math.log(7)]
+        expected = torch.cat([each.transpose(0, 1).flatten(1) for each in sharp], 1).mean(1).tolist()
+        assert [row.value for row in by_head(metric, SHARPNESS).values()] == pytest.approx(expected, rel=1e-5)
+        return [row.value for row in by_head(metric, OVERLAP).values()]
+
+    assert measure() == []
+    assert max(sums.numel() for sums in metric.sums.values()) < 2000
+    assert not any(map_.shape[-1] > 7 for map_ in metric.persistent_state().values())
+    assert measure() == []
+    assert measure() == pytest.approx([1.0] * 3)
+    alone.load_persistent_state(metric.persistent_state())
+    alone.update(activations(weights[0]))
+    now = weights[0].double().mean(0) - 1 / 210
+    (then,) = metric.persistent_state().values()
+    expected = (now * then).sum((1, 2)) / now.square().sum((1, 2)).sqrt() / then.square().sum((1, 2)).sqrt()
+    found = [row.value for row in by_head(alone, OVERLAP).values()]
+    assert found == pytest.approx(expected.tolist(), rel=1e-5)

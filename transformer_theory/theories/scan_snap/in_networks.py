@@ -9,6 +9,7 @@ attention to the allowed keys: otherwise the shape of a causal mask would make a
 Source: :cite:t:`tian2023scan`.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,6 +29,7 @@ OVERLAP = "overlap with the previous map"
 NAME, SOURCE = "scan_snap", Source("tian2023scan")
 # Frobenius norm of a map minus uniform attention below which its direction is undefined
 DIRECTION_ATOL = 1e-6
+ENTRIES = 40_000  # entries of a head's map up to which it is kept in the first measurement: 200 tokens
 
 
 class ScanAndSnap(PerModule):
@@ -39,12 +41,15 @@ class ScanAndSnap(PerModule):
     map.
 
     Rows per layer and head: "sharpness", and from the second measurement on "overlap with the previous map",
-    unless a map is uniform.
+    unless a map is uniform. The first measurement keeps no maps of more than :data:`ENTRIES` entries, because
+    most networks are measured once; their overlap begins with the third.
 
     Attributes:
         sums: tensors ``[heads, q, 2 + k]`` per place: the number of sequences in which each query was
             counted, the sum of each query's sharpness, and the sum of the attention maps minus uniform
-            attention to the allowed keys. Shorter maps are padded with zeros.
+            attention to the allowed keys. Shorter maps are padded with zeros. Where no map is kept, ``[heads,
+            q, 2]``, and the place ends with 0.
+        again: whether a measurement came before.
         previous: mean maps of the previous measurement, minus uniform attention, ``[heads, q, k]`` per place.
     """
 
@@ -57,8 +62,14 @@ class ScanAndSnap(PerModule):
     def __init__(self):
         super().__init__()
         self.previous: dict[Place, Float[Tensor, "heads q k"]] = {}
+        self.again = False
 
-    def statistics(self, activations: Activations) -> Float[Tensor, "heads q two_and_k"] | None:
+    def place(self, activations: Activations, statistics: Tensor) -> Place:
+        """Returns layer and first head, and 0 if the map is not kept."""
+        place = super().place(activations, statistics)
+        return place if statistics.shape[-1] > 2 else (*place, 0)
+
+    def statistics(self, activations: Activations) -> Float[Tensor, "heads q columns"] | None:
         """Returns the sums of one module; None if it has no known weights."""
         rows, mask = activations.shared(weight_rows), activations.mask
         if rows is None or not len(rows.weights):
@@ -67,27 +78,25 @@ class ScanAndSnap(PerModule):
             # the first key, on which these rows have their weight, may be masked
             mask = mask | ~rows.valid[..., None]
         sharp = sharpness(rows.weights, allowed=mask, entropies=rows.entropy)
+        counts = rows.counted(torch.ones_like(sharp)).sum(0).double()
+        total = torch.stack([counts, rows.counted(sharp).sum(0).double()], -1)
+        if not self.again and math.prod(rows.weights.shape[-2:]) > ENTRIES:
+            return total
         allowed = torch.ones_like(rows.weights[:1], dtype=torch.bool) if mask is None else mask
         uniform = allowed.to(rows.weights.dtype) / allowed.sum(-1, keepdim=True).clamp(min=1)
-        parts = (
-            rows.counted(torch.ones_like(sharp))[..., None],
-            rows.counted(sharp)[..., None],
-            rows.counted(rows.weights - uniform),
-        )
-        return torch.cat([part.sum(0).double() for part in parts], dim=-1)
+        return torch.cat([total, rows.counted(rows.weights - uniform).sum(0).double()], dim=-1)
 
     def rows(
         self,
         place: Place,
-        sums: Float[Tensor, "heads q two_and_k"],
-        *,
+        *sums: Float[Tensor, "heads _ _"],
         draws: int,
         generator: torch.Generator | None,
     ) -> Iterator[Measurement]:
         """Yields one or two rows per head, without a value if no query was counted. If any ``draws`` are
         asked for, the overlap has its null, one draw per other head of the layer.
         """
-        counts, totals = sums[..., 0].sum(-1).tolist(), sums[..., 1].sum(-1).tolist()
+        counts, totals = sum(each[..., :2].sum(1) for each in sums).T.tolist()
         for head, (total, count) in enumerate(zip(totals, counts)):
             reason = "no query has attention weights that form a distribution"
             yield self.row(total / count if count else None, reason=reason, head=head)
@@ -108,7 +117,11 @@ class ScanAndSnap(PerModule):
         Heads with uniform attention in either measurement are omitted.
         """
         previous = self.previous.get(place)
-        if previous is None or previous.shape != (current := self._mean(place)).shape:
+        if (
+            previous is None
+            or place not in self.sums
+            or previous.shape != (current := self._mean(place)).shape
+        ):
             return {}
         now, then = _directions(current), _directions(previous.to(current.device))
         overlaps = {}
@@ -122,18 +135,18 @@ class ScanAndSnap(PerModule):
     def reset(self) -> None:
         """Starts a new measurement; the current maps become the previous ones."""
         if self.sums:
-            self.previous = self.persistent_state()
+            self.previous, self.again = self.persistent_state(), True
         super().reset()
 
     def persistent_state(self) -> dict[Any, Tensor]:
         """Returns the maps minus uniform attention for comparison with the next measurement, ``[heads, q,
         k]`` per place.
         """
-        return self.previous | {place: self._mean(place) for place in self.sums}
+        return self.previous | {place: self._mean(place) for place in self.sums if len(place) == 2}
 
     def load_persistent_state(self, state: dict[Any, Tensor]) -> None:
         """Restores the maps that :meth:`persistent_state` returned."""
-        self.previous = dict(state)
+        self.previous, self.again = dict(state), bool(state)
 
 
 def _directions(maps: Float[Tensor, "heads q k"]) -> dict[int, Tensor]:

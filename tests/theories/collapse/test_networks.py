@@ -9,6 +9,7 @@ import torch
 from tests.contract.instances import sequences
 from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.metric import Activations
+from transformer_theory.core.statistics import fixed_generator
 from transformer_theory.core.table import collect
 from transformer_theory.core.theory import Unsupported
 from transformer_theory.data import TokenData
@@ -17,8 +18,8 @@ from transformer_theory.models.decoder import Decoder
 from transformer_theory.models.vit import ViT
 from transformer_theory.probes import probe
 from transformer_theory.theories import collapse
-from transformer_theory.theories.collapse import ladder, learning, on_data
-from transformer_theory.theories.collapse.heads import permute_keys
+from transformer_theory.theories.collapse import in_networks, ladder, learning, on_data
+from transformer_theory.theories.collapse.heads import permute_keys, permuted_keys
 from transformer_theory.theories.collapse.in_networks import CONTRACTION, PEAKED, PHASE, RANDOM
 
 
@@ -235,6 +236,54 @@ def test_halves_merge_to_the_whole_and_are_limited():
     whole.update(attention(weights, tokens))
     (row, *_) = whole.compute()
     assert row.n == 32
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_long_sequences_are_measured_at_once_and_their_weights_are_not_kept(causal, monkeypatch):
+    mask = causal_mask(24, 24)[None, None] if causal else None
+    weights = scores(3, heads=2, keys=24, deviation=2.0)
+    weights = weights.softmax(-1) if mask is None else softmax(weights, mask)
+    tokens = torch.randn(3, 24, 8, generator=generator(1))
+    short = collapse.HeadContraction()
+    short.update(attention(weights[:1], tokens[:1], mask))
+    monkeypatch.setattr(in_networks, "NUMBERS", 1000)  # 1,152 weights of a sequence
+    long, restored = collapse.HeadContraction(), collapse.HeadContraction()
+    for _ in range(2):
+        long.update(attention(weights, tokens, mask))
+    ((_, state),) = long.sums.items()
+    assert len(state) == 1
+    assert state.numel() < 2 * 16 * 24 + 2 * 16 + (16 * 24 if causal else 0) + 2 * 22 + 10
+    restored.load_state_dict(long.state_dict())
+    rows = long.compute(draws=19)
+    assert restored.compute(draws=19) == rows
+    permuted = [*permuted_keys(weights[:1], fixed_generator(), draws=19, allowed=mask)]
+    for row, expected in zip(rows, short.compute(draws=19)):
+        assert (row.quantity, row.head, row.n) == (expected.quantity, expected.head, 1)
+        assert (row.value, row.note, row.reason) == (expected.value, expected.note, expected.reason)
+        if row.quantity == CONTRACTION:
+            assert row.null.draws == expected.null.draws
+            head = row.head
+            by_hand = [collapse.contraction(each[:, head].double(), tokens[:1].double()) for each in permuted]
+            assert row.null.draws == pytest.approx([float(each) for each in by_hand], rel=1e-4)
+        if row.quantity == PEAKED:
+            assert len(row.null.draws) == 19
+            assert abs(row.null.mean - expected.null.mean) < 0.02
+    assert [len(row.null.draws) for row in long.compute(draws=4) if row.quantity == CONTRACTION] == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("weights", "tokens", "reason"),
+    [
+        (torch.full((1, 1, 4, 4), 0.25), torch.ones(1, 4, 2), "equal"),
+        (torch.full((1, 1, 4, 4), 0.5), torch.randn(1, 4, 2), "sum to 1"),
+        (torch.full((1, 1, 2, 2), 0.5), torch.randn(1, 4, 2), "windows"),
+    ],
+)
+def test_long_sequences_that_do_not_fit_have_the_same_reasons(weights, tokens, reason, monkeypatch):
+    monkeypatch.setattr(in_networks, "NUMBERS", 3)
+    row = rows_of(attention(weights, tokens), draws=2)[CONTRACTION]
+    assert row.value is None
+    assert reason in row.reason
 
 
 def test_a_probe_measures_a_vit_and_a_decoder():

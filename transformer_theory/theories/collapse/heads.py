@@ -133,7 +133,7 @@ def permuted_keys(
     # in a random order.
     dealt = None if allowed is None or not draws else weights.sort(-1, descending=True).values
     for _ in range(draws):
-        order = torch.rand(shape, generator=generator)
+        order = torch.rand(shape, generator=generator).to(weights.device)
         if dealt is None:
             yield weights.gather(-1, order.argsort(-1).expand(weights.shape))
         else:

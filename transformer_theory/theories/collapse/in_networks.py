@@ -49,6 +49,8 @@ STORED, NUMBERS, QUERIES = 32, 2**21, 16
 OTHER_KEYS = "attention in windows, or to keys other than the module's own tokens"
 SINGLE, EQUAL = "sequences have a single token", "all tokens of a sequence are equal, or not finite"
 WEIGHTS = "no sequence has weights that are finite and not negative, and whose rows sum to 1"
+REASONS = (OTHER_KEYS, SINGLE, WEIGHTS, EQUAL)
+DIFFERENT = "rows see different keys: uniform attention contracts less than to 0"
 TOO_LARGE = "scores vary more within a row than the formula allows: a variance of 1, or half of log n"
 NO_SCORES = "no row of weights has two allowed keys with finite weights that sum to 1"
 
@@ -89,9 +91,7 @@ class Stored:
             gram, spread = _gram(tokens[:most].detach().double(), _inside(allowed))
         else:
             gram, spread = used.new_full((len(used), q, q), torch.nan), used.new_zeros(len(used))
-        return cls(
-            used.cpu(), gram.float().cpu(), spread.float().cpu(), None if allowed is None else allowed.cpu()
-        )
+        return cls(used, gram.float(), spread.float(), allowed)
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -145,6 +145,135 @@ def _gram(
     return gram / torch.where(trace > 0, trace, 1.0)[:, None, None], spread
 
 
+@dataclass(frozen=True)
+class Contractions:
+    """Squared contractions of one module, for sequences of one length.
+
+    Attributes:
+        values: of the sequences that can be measured, ``[n, heads]``.
+        chance: with permuted keys, ``[draws, n, heads]``.
+        predicted: those of random weights, ``[n, heads]``; empty with a mask.
+        variances: of the scores within rows, as a share of the largest that the prediction covers.
+        reason: number of the text in :data:`REASONS` if there are no values.
+        different: whether rows see different keys.
+    """
+
+    values: Float[Tensor, "n heads"]
+    chance: Float[Tensor, "draws n heads"]
+    predicted: Float[Tensor, "_ heads"]
+    variances: Float[Tensor, "_ heads"]
+    reason: int = 0
+    different: bool = False
+
+    @classmethod
+    def of(cls, stored: Stored, draws: int, generator: Generator) -> "Contractions":
+        """Measures sequences and draws permutations."""
+        weights, gram, allowed = stored.weights, stored.gram, stored.allowed
+        none = weights.new_empty(0, weights.shape[1])
+
+        def without(reason: str) -> Contractions:
+            return cls(none, none.expand(draws, *none.shape), none, none, REASONS.index(reason))
+
+        if bool(gram[:, 0, 0].isnan().any()):
+            return without(OTHER_KEYS)
+        if gram.shape[-1] < 2:
+            return without(SINGLE)
+        differ = gram.diagonal(dim1=1, dim2=2).sum(-1) > 0.5
+        inside, rows_fit = _inside(allowed), stored.sums_to_one
+        if inside is not None:
+            rows_fit = rows_fit | ~inside[:, None]
+        usable, different = differ & rows_fit.flatten(1).all(1), False
+        if not bool(usable.any()):
+            return without(WEIGHTS if bool(differ.any()) else EQUAL)
+        if not bool(usable.all()):
+            weights, gram = weights[usable], gram[usable]
+        gram, inside = gram[:, None], None if inside is None else inside[usable, None]
+        if allowed is not None:
+            allowed = allowed[usable]
+            if allowed.shape[1] > 1 and bool((allowed == allowed[:, :1]).all()):
+                allowed = allowed[:, :1]
+            unequal = (~allowed if inside is None else allowed != inside[:, :, None]).any(-1)
+            different = bool((unequal if inside is None else unequal & inside).any())
+        values = squared_contraction_of(weights, gram, inside)
+        chance = values.new_empty(draws, *values.shape)
+        for k, permuted in enumerate(permuted_keys(weights, generator, draws=draws, allowed=allowed)):
+            chance[k] = squared_contraction_of(permuted, gram, inside)
+        predicted = variances = none
+        if allowed is None:
+            v, rho = stored.deviations.square().mean(-1)[usable], 1 - stored.spread[usable, None]
+            D = gram.square().sum((-2, -1)).reciprocal()  # tr(C) = 1
+            predicted = contraction_of_tokens(v.clamp(max=1.0), rho, weights.shape[-1], D).square()
+            variances = v / largest_variance(weights.shape[-1])
+        return cls(values, chance, predicted, variances, different=different)
+
+
+@dataclass(frozen=True)
+class ChosenRows:
+    """The rows of one module whose participation is compared, for sequences of one length.
+
+    Attributes:
+        weights, allowed: as in :class:`Stored`, of the chosen queries.
+        fits: which rows are distributions of tokens that are no padding.
+    """
+
+    weights: Float[Tensor, "n heads chosen k"]
+    allowed: Bool[Tensor, "n masks chosen k"] | None
+    fits: Bool[Tensor, "n heads chosen"]
+
+    @classmethod
+    def of(cls, stored: Stored) -> "ChosenRows":
+        """Chooses queries of all parts of the sequences."""
+        q, k = stored.weights.shape[2:]
+        chosen = torch.linspace(0, q - 1, min(q, QUERIES)).long()
+        fits = stored.sums_to_one[:, :, chosen]
+        if q == k and (inside := _inside(stored.allowed)) is not None:
+            fits = fits & inside[:, None, chosen]
+        allowed = None if stored.allowed is None else stored.allowed[:, :, chosen]
+        return cls(stored.weights[:, :, chosen], allowed, fits)
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """What the metric keeps of one long sequence in place of its weights, with the draws of its null."""
+
+    contractions: Contractions
+    rows: ChosenRows
+
+    def packed(self) -> Tensor:
+        """Returns one tensor, ``[1, numbers]``."""
+        found, rows = self.contractions, self.rows
+        head = [found.reason, found.different, len(found.values), len(found.predicted), len(found.chance)]
+        parts = [found.values, found.predicted, found.variances, found.chance, rows.fits, rows.weights]
+        parts += [] if rows.allowed is None else [rows.allowed]
+        return torch.cat([found.values.new_tensor(head), *(part.flatten().float() for part in parts)])[None]
+
+    @classmethod
+    def unpacked(
+        cls, packed: Float[Tensor, "1 numbers"], heads: int, q: int, k: int, masks: int
+    ) -> "Reduced":
+        """Restores what :meth:`packed` returned."""
+        reason, different, n, predictions, draws = map(int, packed[0, :5].tolist())
+        c = min(q, QUERIES)
+        sizes = (n, predictions, predictions, draws * n, c, c * k)
+        *parts, mask = packed[0, 5:].split([*(size * heads for size in sizes), masks * c * k])
+        values, predicted, variances, chance, fits, weights = parts
+        return cls(
+            Contractions(
+                values.reshape(n, heads),
+                chance.reshape(draws, n, heads),
+                predicted.reshape(predictions, heads),
+                variances.reshape(predictions, heads),
+                reason,
+                bool(different),
+            ),
+            ChosenRows(
+                weights.reshape(1, heads, c, k),
+                mask.reshape(1, masks, c, k).bool() if masks else None,
+                fits.reshape(1, heads, c).bool(),
+            ),
+        )
+
+
 class HeadContraction(PerModule):
     """The four quantities of the module's docstring, per layer and head.
 
@@ -153,7 +282,8 @@ class HeadContraction(PerModule):
 
     Attributes:
         sums: by layer, first head, heads, queries, keys and masks: up to 32 sequences, ``[n, numbers]``
-            (:class:`Stored`).
+            (:class:`Stored`). Of weights with more than :data:`NUMBERS` entries, one sequence is measured at
+            once, with the fixed generator (:class:`Reduced`); its place ends with 1, the others with 0.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
@@ -168,10 +298,18 @@ class HeadContraction(PerModule):
         if (weights := activations.weights) is None or not weights.numel():
             return
         masks = 0 if activations.mask is None else activations.mask.shape[1]
-        place = (activations.layer, activations.first_head, *weights.shape[1:], masks)
+        # One sequence of this size is measured, and its weights need not be kept.
+        long = weights[0].numel() > NUMBERS
+        place = (activations.layer, activations.first_head, *weights.shape[1:], masks, int(long))
         missing = self._limit(place) - len(self.sums.get(place, ()))
         if missing > 0:
-            self.add(place, Stored.of(activations, missing).packed())
+            stored = Stored.of(activations, missing)
+            if long:
+                draws = min(self.draws, self.most_draws)
+                found = Contractions.of(stored, draws, fixed_generator())
+                self.add(place, Reduced(found, ChosenRows.of(stored)).packed().cpu())
+            else:
+                self.add(place, stored.packed().cpu())
 
     def add(self, place: Place, sums: Tensor) -> None:
         """Appends sequences, up to the limit of the place."""
@@ -181,7 +319,7 @@ class HeadContraction(PerModule):
 
     @staticmethod
     def _limit(place: Place) -> int:
-        *_, heads, q, k, _ = place
+        *_, heads, q, k, _, _ = place
         return max(1, min(STORED, NUMBERS // (heads * q * k)))
 
     def rows(
@@ -189,98 +327,60 @@ class HeadContraction(PerModule):
     ) -> Iterator[Measurement]:
         """Yields four rows per head, with at most ``most_draws`` draws of the nulls."""
         sizes = sorted(key[2:] for key in self.sums if key[:2] == place)
-        stored = [Stored.unpacked(packed, *size) for packed, size in zip(sums, sizes)]
         seed = fixed_generator() if generator is None else generator
         new = torch.Generator().manual_seed(seed.initial_seed())
-        n, count = sum(len(each.weights) for each in stored), min(draws, self.most_draws)
-        yield from self._contractions(stored, n, count, new)
-        yield from self._participations(stored, n, count, new)
+        n, count = sum(map(len, sums)), min(draws, self.most_draws)
+        found, chosen = [], []
+        for packed, (*size, reduced) in zip(sums, sizes):
+            if reduced:
+                each = Reduced.unpacked(packed, *size)
+                count = min(count, len(each.contractions.chance))
+                found.append(each.contractions)
+                chosen.append(each.rows)
+            else:
+                each = Stored.unpacked(packed, *size)
+                found.append(Contractions.of(each, count, new))
+                chosen.append(ChosenRows.of(each))
+        yield from self._contractions(found, sizes[0][0], n, count)
+        yield from self._participations(chosen, n, min(draws, self.most_draws), new)
 
     def _contractions(
-        self, stored: Sequence[Stored], n: int, draws: int, generator: Generator
+        self, found: Sequence[Contractions], heads: int, n: int, draws: int
     ) -> Iterator[Measurement]:
         """Yields contraction, with its null, and the prediction for random weights of each head."""
-        values, chance, predicted, reason, note = [], [[] for _ in range(draws)], [], OTHER_KEYS, ""
-        variances = []  # of the scores within rows, as a share of the largest that the prediction covers
-        for each in stored:
-            if bool(each.gram[:, 0, 0].isnan().any()):
-                continue
-            if each.gram.shape[-1] < 2:
-                reason = SINGLE
-                continue
-            differ, weights, gram, allowed = (
-                each.gram.diagonal(dim1=1, dim2=2).sum(-1) > 0.5,
-                each.weights,
-                each.gram,
-                each.allowed,
-            )
-            inside, rows_fit = _inside(allowed), each.sums_to_one
-            if inside is not None:
-                rows_fit = rows_fit | ~inside[:, None]
-            usable = differ & rows_fit.flatten(1).all(1)
-            count = int(usable.sum())
-            if not count:
-                reason = WEIGHTS if bool(differ.any()) else EQUAL
-                continue
-            if count < len(usable):
-                weights, gram = weights[usable], gram[usable]
-            gram, inside = gram[:, None], None if inside is None else inside[usable, None]
-            if allowed is not None:
-                allowed = allowed[usable]
-                if allowed.shape[1] > 1 and bool((allowed == allowed[:, :1]).all()):
-                    allowed = allowed[:, :1]
-                different = (~allowed if inside is None else allowed != inside[:, :, None]).any(-1)
-                if bool((different if inside is None else different & inside).any()):
-                    note = "rows see different keys: uniform attention contracts less than to 0"
-            values.append(squared_contraction_of(weights, gram, inside))
-            for draw, permuted in zip(
-                chance, permuted_keys(weights, generator, draws=draws, allowed=allowed)
-            ):
-                draw.append(squared_contraction_of(permuted, gram, inside))
-            if allowed is None:
-                v, rho, keys = (
-                    each.deviations.square().mean(-1)[usable],
-                    1 - each.spread[usable, None],
-                    weights.shape[-1],
-                )
-                D = gram.square().sum((-2, -1)).reciprocal()  # tr(C) = 1
-                predicted.append(contraction_of_tokens(v.clamp(max=1.0), rho, keys, D).square())
-                variances.append(v / largest_variance(keys))
-
-        drawn = [_root_mean(draw) for draw in chance] if values else []
-        found, random = _root_mean(values) if values else [], _root_mean(predicted) if predicted else []
+        measured = [each for each in found if len(each.values)]
+        predicted = [each.predicted for each in measured if len(each.predicted)]
+        reason = REASONS[([each.reason for each in found if each.reason] or [0])[-1]]
+        note = DIFFERENT if any(each.different for each in measured) else ""
+        values = _root_mean([each.values for each in measured]) if measured else []
+        drawn = [_root_mean([each.chance[k] for each in measured]) for k in range(draws if measured else 0)]
+        random = _root_mean(predicted) if predicted else []
+        variances = [each.variances for each in measured]
         covered = torch.cat(variances).mean(0).le(1).tolist() if predicted else []
 
-        for head in range(stored[0].weights.shape[1]):
+        for head in range(heads):
             columns: dict[str, Any] = {"head": head, "n": n}
-            if not values:
+            if not measured:
                 yield self.row(None, reason=reason, **columns)
                 continue
-            yield self.row(found[head], draws=[draw[head] for draw in drawn], note=note, **columns)
+            yield self.row(values[head], draws=[draw[head] for draw in drawn], note=note, **columns)
             value, why = None, "a mask hides keys: the formula needs rows that see all keys"
             if predicted:
                 value, why = (random[head], "") if covered[head] else (None, TOO_LARGE)
             yield self.other_row(RANDOM, value, reason=why, **columns)
 
     def _participations(
-        self, stored: Sequence[Stored], n: int, draws: int, generator: Generator
+        self, rows: Sequence[ChosenRows], n: int, draws: int, generator: Generator
     ) -> Iterator[Measurement]:
         """Yields participation less that of Gaussian scores, and the phase of each head."""
-        heads = stored[0].weights.shape[1]
+        heads = rows[0].weights.shape[1]
         # rows; sum of the excess; sum of b^2; sums of the draws' excess
         total = torch.zeros(3 + draws, heads, dtype=torch.float64)
-        for each in stored:
-            q, k = each.weights.shape[2:]
-            chosen = torch.linspace(0, q - 1, min(q, QUERIES)).long()
-            weights, allowed = (
-                each.weights[:, :, chosen],
-                None if each.allowed is None else each.allowed[:, :, chosen],
-            )
-            deviations = _deviations(weights, allowed) if q > QUERIES else each.deviations
-            keys = torch.tensor(k) if allowed is None else allowed.sum(-1)
-            fits, keys = each.sums_to_one[:, :, chosen] & (keys > 1), keys.expand(deviations.shape)
-            if q == k and (inside := _inside(each.allowed)) is not None:
-                fits = fits & inside[:, None, chosen]
+        for each in rows:
+            weights, allowed = each.weights, each.allowed
+            deviations = _deviations(weights, allowed)
+            keys = torch.tensor(weights.shape[-1]) if allowed is None else allowed.sum(-1)
+            fits, keys = each.fits & (keys > 1), keys.expand(deviations.shape)
             s, keys, measured = deviations[fits].double(), keys[fits], participation(weights)[fits].double()
             expected, head = expected_participation(keys, s), fits.nonzero()[:, 1]
             parts = torch.stack([torch.ones_like(s), measured - expected, s.square() / keys.double().log()])

@@ -80,26 +80,35 @@ class CloseCalls(PerHead):
         if query is None or key is None or not query.numel() or query.shape[1] != key.shape[1]:
             return None
         scores = query.float() @ key.float().mT
-        allowed = torch.ones_like(scores, dtype=torch.bool)
-        if activations.mask is not None:
-            allowed = activations.mask[..., : scores.shape[-1]].expand_as(scores)
-        counts = allowed.sum(-1)
-        valid = (counts >= 2) & (scores.isfinite() | ~allowed).all(-1)
-        # One more score of -inf keeps topk defined for a single key; rows that do not count become zeros.
-        top = (
-            torch.nn.functional.pad(scores.masked_fill(~allowed, -torch.inf), (0, 1), value=-torch.inf)
-            .topk(2)
-            .values
-        )
+        keys = scores.shape[-1]
+        if keys < 2:
+            # topk needs a second score
+            scores = torch.nn.functional.pad(scores, (0, 1), value=-torch.inf)
+        if activations.mask is None:
+            allowed, counts = None, torch.full(query.shape[:3], keys, device=scores.device)
+            top = scores.topk(2).values
+            # no score is NaN, which is the largest, or infinite
+            valid = top.isfinite().all(-1) & scores.amin(-1).isfinite()
+        else:
+            allowed = torch.nn.functional.pad(activations.mask[..., :keys], (0, scores.shape[-1] - keys))
+            counts = allowed.sum(-1).expand(query.shape[:3])
+            shown = scores.masked_fill(~allowed, -torch.inf)
+            top = shown.topk(2).values
+            # masked scores do not count; -inf among the others is found from below
+            lowest = scores.masked_fill(~allowed, 0.0).amin(-1)
+            valid = (counts >= 2) & top.isfinite().all(-1) & lowest.isfinite()
         close = close_calls(torch.where(valid[..., None], top, 0.0)) & valid
         parts = [valid.sum((0, 2)), close.sum((0, 2))]
         if self.draws:
-            kept = scores.masked_fill(~(allowed & valid[..., None]), 0.0)
             size = counts.clamp(min=1)
+            used = valid[..., None] if allowed is None else allowed & valid[..., None]
+            kept = scores if allowed is None and bool(valid.all()) else scores.masked_fill(~used, 0.0)
             mean = kept.sum(-1) / size
-            spread = ((kept - mean[..., None]).square() * allowed).sum(-1).div(size).sqrt()
+            deviation = (kept - mean[..., None]).square_()
+            deviation = deviation if allowed is None else deviation.mul_(allowed)
+            spread = deviation.sum(-1).div_(size).sqrt_()
             # Row r takes the sample r mod TABLE of each draw, so that an update draws no random numbers.
-            table = gaussian_tops(max(2, scores.shape[-1])).to(scores.device)
+            table = gaussian_tops(max(2, keys)).to(scores.device)
             sample = torch.arange(counts.numel(), device=scores.device).view_as(counts) % TABLE
             for draw in range(min(self.draws, RANGE_DRAWS)):
                 z = table[draw, sample, counts.clamp(min=2) - 1]

@@ -37,12 +37,16 @@ def mean_query(activations: Activations) -> Float[Tensor, "batch heads keys"] | 
     weights, which = activations.weights, activations.tokens_read
     if weights is None:
         return None
-    if which is None or which.shape != (len(weights), weights.shape[2]) or bool(which.all()):
+    if which is None or which.shape != (len(weights), weights.shape[2]):
         return weights.mean(2)
-    if bool((which.sum(1) == 1).all()):
-        return weights.transpose(1, 2)[which]
+    count = which.sum(1)
+    every, one = torch.stack([(count == which.shape[1]).all(), (count == 1).all()]).tolist()
+    if every:
+        return weights.mean(2)
+    if one:
+        return weights[torch.arange(len(weights), device=weights.device), :, which.int().argmax(1)]
     used = torch.where(which[:, None, :, None], weights, 0.0)
-    return used.sum(2) / which.sum(1)[:, None, None]
+    return used.sum(2) / count[:, None, None]
 
 
 def where(activations: Activations) -> str:

@@ -83,9 +83,10 @@ def at_queries(
     rows: Int[Tensor, " rows"],
     queries: Int[Tensor, "rows chosen"],
 ) -> Tensor:
-    """Returns the values of sequences, each at its own query positions, ``[rows, heads, chosen, _]``."""
-    index = rows.to(values.device)[:, None], queries.to(values.device)
-    return values.transpose(1, 2)[index].transpose(1, 2)
+    """Returns the values of sequences, each at its own query positions, ``[rows, heads, chosen, _]``. All are
+    on one device.
+    """
+    return values.transpose(1, 2)[rows[:, None], queries].transpose(1, 2)
 
 
 class ScoreGaps(PerModule):
@@ -111,7 +112,8 @@ class ScoreGaps(PerModule):
         if weights is None or not weights.numel() or len(self.sums.get(place, ())) >= ROWS:
             return None
         rows = evenly_spaced(len(weights), SEQUENCES)
-        queries = random_queries(len(rows), weights.shape[2])
+        queries = random_queries(len(rows), weights.shape[2]).to(weights.device)
+        rows = rows.to(weights.device)
         A, allowed = at_queries(weights, rows, queries), None
         total, n = A.sum(-1), A.new_tensor(A.shape[-1], dtype=torch.float32)
         if activations.mask is not None:
@@ -323,7 +325,7 @@ def doubled_weights(activations: Activations) -> Doubled | int:
         return -1
     rows = used[evenly_spaced(len(used), PAIRED)]
     rows = rows[: len(rows) // 2 * 2]
-    queries = random_queries(len(rows), q)
+    queries = random_queries(len(rows), q).to(rows.device)
     partner = rows.roll(len(rows) // 2)
     A, allowed, both_allowed = at_queries(weights, rows, queries).float(), None, None
     vectors, keys = at_queries(query, rows, queries).float(), key[rows].float()

@@ -84,8 +84,8 @@ class SequenceClusters(PerModule):
         left = found.sum() - valid.sum()
         sums = pair_sums(u.float(), valid, draws=self.draws if n > 1 else 0)
         draws = sums.draws.flatten() if n > 1 else u.new_zeros(2 * self.draws).double()
-        head = torch.stack([torch.as_tensor(float(n)), left.cpu(), valid.sum().cpu()]).double()
-        return torch.cat([head, *(part.cpu() for part in (sums.pairs, sums.variance, sums.within, draws))])
+        head = torch.stack([torch.full_like(left, n), left, valid.sum()]).double()
+        return torch.cat([head, sums.pairs, sums.variance, sums.within, draws]).cpu()
 
     def rows(
         self, place: Place, sums: Float[Tensor, " k"], *, draws: int, generator: Generator | None

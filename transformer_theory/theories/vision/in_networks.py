@@ -191,7 +191,12 @@ class RelevantMass(PerModule):
             and patches is not None
             and len(patches) >= 2
         )
-        if not fits or labels is None or patches is None or not bool((labels >= 0).any()):
+        if not fits or labels is None or patches is None:
+            self.add((*place, 0), torch.zeros(0))
+            return
+        labels = labels.to(weights.device)
+        known = (labels >= 0).nonzero().squeeze(1)
+        if not len(known):
             self.add((*place, 0), torch.zeros(0))
             return
         place = (*place, len(patches))
@@ -199,11 +204,10 @@ class RelevantMass(PerModule):
             return
         query = mean_query(activations)
         assert query is not None
-        known = labels >= 0
-        self.add(place, query[known.to(query.device)][..., patches].float().cpu())
+        self.add(place, query[known][..., patches].float().cpu())
         self.first = place[:2] if self.first is None else self.first
         if place[:2] == self.first:
-            tokens = activations.tokens[known.to(activations.tokens.device)][:, patches].float()
+            tokens = activations.tokens[known][:, patches].float()
             if tokens.shape[-1] > PROJECTED:
                 directions = (
                     torch.randn(tokens.shape[-1], PROJECTED, generator=fixed_generator())

@@ -126,8 +126,10 @@ def table(found: Changes) -> Table:
         )
         for reason, same in missing.items()
     ]
-    met = dict.fromkeys(each.judged.outcome for each in ordered)
-    outcomes = " ".join(f"{outcome.capitalize()}: {DIFFERENCES[outcome]}." for outcome in met)
+    met = {each.judged.outcome for each in ordered}
+    outcomes = " ".join(
+        f"{outcome.capitalize()}: {meaning}." for outcome, meaning in DIFFERENCES.items() if outcome in met
+    )
     left_out = f"{found.left_out[:1].upper()}{found.left_out[1:]}. " if found.left_out else ""
     return Table(
         "changes",

@@ -35,7 +35,8 @@ from transformer_theory.training.supervised import train_classifier
 
 SEQUENCES, COPIES, STEPS = 48, 99, 600
 FAMILIES = ("headlines", "heads and layers", "tokens")
-ABOUT_LABELS = {"router", "vision", "rate_reduction", "particles"}  # theories whose headlines use the labels
+# theories whose headlines use the labels
+ABOUT_LABELS = {"rate_reduction", "router", "bottleneck", "vision"}
 
 
 def split() -> tuple[TokenData, TokenData]:
@@ -67,18 +68,21 @@ def on_permuted_labels(seed: int) -> nn.Module:
     ).model
 
 
-def matched_scores(seed: int) -> nn.Module:
-    """Returns an untrained network whose heads compare tokens: W_K is four times W_Q, so that a token attends
-    to those like itself.
+def one_feature(seed: int) -> nn.Module:
+    """Returns an untrained network in which the queries and keys of all heads read one common direction of
+    the tokens, so that every token attends to those which are largest along it.
     """
     network = untrained(seed)
+    generator = torch.Generator().manual_seed(seed)
     found = [module for module in network.modules() if isinstance(module, nn.Linear)]
     joint = [one for one in found if one.out_features == 3 * one.in_features]
     assert joint
     with torch.no_grad():
         for one in joint:
             d = one.in_features
-            one.weight[d : 2 * d] = 4 * one.weight[:d]
+            u, v = (torch.randn(d, generator=generator) for _ in range(2))
+            strong = 2 * one.weight[:d].norm() * torch.outer(u / u.norm(), v / v.norm())
+            one.weight[: 2 * d] += strong.repeat(2, 1)
     return network
 
 
@@ -96,7 +100,7 @@ def low_rank(seed: int) -> nn.Module:
 
 
 PLANTED: dict[str, tuple[Callable[[int], nn.Module], str]] = {
-    "tokens attend to tokens like them": (matched_scores, "scan_snap"),
+    "queries and keys read one feature": (one_feature, "scan_snap"),
     "one strong direction in the MLP": (low_rank, "joma"),
 }
 
@@ -114,9 +118,9 @@ def said(result: Result) -> dict[str, list[str]]:
     theories = list_theories()
     found = quantities(result, theories)
     return {
-        "headlines": [each.theory for each in headlines(found, theories) if each.is_large],
+        "headlines": [each.theory for each in headlines(found, theories) if each.is_said],
         "heads and layers": [each.theory for each in notable(found)],
-        "tokens": [title for title, text, _ in token_statements(result, found) if "copies" in text],
+        "tokens": [title for title, *_ in token_statements(result, found)],
     }
 
 

@@ -18,11 +18,14 @@ def net() -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
 
 
-def rows_of(network: nn.Module) -> list[Measurement]:
-    """The first entry of the first matrix, which permutations exchange with the others."""
+def rows_of(network: nn.Module, whole: bool = True) -> list[Measurement]:
+    """The first entry of the first matrix, which permutations exchange with the others; and its sign, which
+    is not tested.
+    """
     value = float(network.get_parameter("0.weight")[0, 0])
     rest = Measurement("t", "in network", "r", None, reason="nothing")
-    return [Measurement("t", "in network", "q", value, layer=0), rest]
+    found = [Measurement("t", "in network", "q", value, layer=0), rest]
+    return [*found, Measurement("t", "in network", "sign", 1.0 if value > 0 else -1.0)] if whole else found
 
 
 def measured(network: nn.Module, planned=PLANNED, deadline: float = math.inf, **options):
@@ -33,7 +36,7 @@ def measured(network: nn.Module, planned=PLANNED, deadline: float = math.inf, **
         rows_of(network),
         planned=planned,
         deadline=deadline,
-        families=lambda rows: [{(row.quantity,): row.value for row in rows if row.value is not None}],
+        families=lambda rows: [{row.quantity: row.value for row in rows if row.quantity == "q"}],
         seed=0,
         stored=lambda piece, work: work(),
         progress=names.append,
@@ -59,7 +62,9 @@ def test_a_first_test_comes_first_and_every_kind_is_measured():
     draws = [rows[0].value for rows in found.networks[EQUAL_SCALE]]
     assert set(draws) <= entries
     assert len(set(draws)) > 10
-    assert {len(rows) for rows in found.networks[EQUAL_SCALE]} == {1}  # rows without value are dropped
+    # rows without value are dropped; all quantities are measured in the first copies, then those tested
+    sizes = {kind: [len(rows) for rows in each] for kind, each in found.networks.items()}
+    assert sizes == {EQUAL_SCALE: 19 * [2] + 80 * [1], EQUAL_NORM: [1, 1], UNTRAINED: [2]}
     assert all(torch.equal(a, b) for a, b in zip(before[1:], list(network.parameters())[1:]))
 
 

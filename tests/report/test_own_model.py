@@ -21,7 +21,7 @@ from transformer_theory.core.statistics import (
 )
 from transformer_theory.core.table import Table
 from transformer_theory.report.figures import pictures
-from transformer_theory.report.sentences import MAX_OF_NETWORK
+from transformer_theory.report.sentences import MAX_OF_NETWORK, OF_LABELS
 from transformer_theory.report.sentences import network_statements as statements
 from transformer_theory.report.sentences import other_outcomes as rest
 from transformer_theory.theories import list_theories, theory
@@ -125,22 +125,22 @@ def test_the_mean_of_many_places_is_tested_against_the_null_of_the_mean():
 
 def test_what_other_nulls_give_as_well_does_not_stand_out():
     """Beyond copies of equal scale: scan_snap, as much as the metric's own null; vision, but other copies lie
-    on the other side; crate, which rotated copies cannot test, since they keep it; bottleneck, on the other
+    on the other side; crate, which rotated copies cannot test, since they keep it; particles, on the other
     side, with fewer untrained networks than count.
     """
     copies = {
         "scan_snap": (0.9, [between("permuted labels", 0.8, 1.0, WIDE)]),
         "vision": (0.7, [between(HELD_INPUTS, 0.8, 0.9)]),
         "crate": (0.8, [between(EQUAL_SPECTRUM, 0.8, 0.8), between(UNTRAINED, 0.9, 1.0)]),
-        "bottleneck": (0.2, [between(EQUAL_NORM, 0.6, 0.7), between(UNTRAINED, 0.0, 0.1, 3)]),
+        "particles": (0.2, [between(EQUAL_NORM, 0.6, 0.7), between(UNTRAINED, 0.0, 0.1, 3)]),
     }
     one = result(*([beside(*rows(name, value), *nulls)] for name, (value, nulls) in copies.items()))
     found = quantities(one, list_theories())
     chosen = headlines(found, list_theories())
     texts = {title: text for title, text, _ in statements(chosen, found)}
-    assert texts.keys() == {theory("crate").title, theory("bottleneck").title}
+    assert texts.keys() == {theory("crate").title, theory("particles").title}
     assert "0.800, above copies of equal scale with 0.500 (p = .010, effect" in texts[theory("crate").title]
-    assert texts[theory("bottleneck").title].endswith("opposite to the prediction")
+    assert texts[theory("particles").title].endswith("opposite to the prediction")
     assert dict(rest(chosen, found)) == {
         "matched by permuted labels": theory("scan_snap").short_title,
         f"beyond copies of equal scale but on the opposite side of {HELD_WORDS}": theory(
@@ -218,7 +218,7 @@ def test_the_first_screen_names_every_theory():
     assert first.count("<li>") == MAX_OF_NETWORK
     found = quantities(result(*parts, missing), list_theories())
     outcomes = dict(rest(headlines(found, list_theories()), found))
-    assert outcomes.keys() == {"also as predicted", "not measured"}
+    assert outcomes.keys() == {"also as predicted", f"as predicted, {OF_LABELS}", "not measured"}
 
 
 def test_the_page_escapes_names_and_speaks_of_this_network():

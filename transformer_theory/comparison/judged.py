@@ -29,6 +29,7 @@ from .pooling import COMPARE, NETWORK, PROBE, REACH, Aggregate, Entry
 
 View = Literal["raw tokens", "features", "network"]
 VIEWS: tuple[View, ...] = ("raw tokens", "features", "network")
+_OF_HEADLINE = ("meaning", "below_zero", "smallest_effect", "of_labels")
 MAX_COLUMNS = 8  # of one matrix; with several data sets, features are omitted first
 
 
@@ -247,7 +248,7 @@ class Quantity:
         tested: number of places that are tested in the family of places (:func:`beyond_copies`).
         beyond: those of them that may be named, the one at the largest standardised distance first.
         largest_p: the largest p-value of these places, adjusted in the family; None without places.
-        below_zero, smallest_effect: see :class:`~transformer_theory.core.theory.InNetworks`.
+        below_zero, smallest_effect, of_labels: see :class:`~transformer_theory.core.theory.InNetworks`.
     """
 
     theory: str
@@ -263,6 +264,7 @@ class Quantity:
     largest_p: float | None = None
     below_zero: str = ""
     smallest_effect: float = 0.0
+    of_labels: bool = False
 
     @property
     def short_title(self) -> str:
@@ -283,6 +285,11 @@ class Quantity:
     def is_large(self) -> bool:
         """Whether the mean is significant, and its effect large enough for the first screen."""
         return self.judged.notable(self.smallest_effect)
+
+    @property
+    def is_said(self) -> bool:
+        """Whether the mean has a sentence on the first screen: it is large, and no quantity of the labels."""
+        return self.is_large and not self.of_labels
 
     @property
     def places(self) -> str:
@@ -334,7 +341,7 @@ def quantities(result: Result, theories: Sequence[Theory]) -> list[Quantity]:
         if own is not None and is_headline:
             if len(places) > 1:  # a single place is the mean
                 in_places.append(len(found))
-            about = {name: getattr(own, name) for name in ("meaning", "below_zero", "smallest_effect")}
+            about = {name: getattr(own, name) for name in _OF_HEADLINE}
             quantity = replace(quantity, **about)
         found.append(quantity)
     for index, quantity in zip(in_places, beyond_copies([found[index] for index in in_places])):
@@ -430,6 +437,8 @@ def with_headlines(found: Sequence[Quantity], chosen: Sequence[Quantity]) -> lis
 
 
 def notable(found: Sequence[Quantity]) -> list[Quantity]:
-    """Returns the quantities of theories with places that may be named, the largest share of them first."""
-    chosen = [each for each in found if each.theory != NETWORK and each.beyond]
+    """Returns the quantities of theories with places that may be named, the largest share of them first;
+    without quantities of the labels, see :attr:`~transformer_theory.core.theory.InNetworks.of_labels`.
+    """
+    chosen = [each for each in found if each.theory != NETWORK and each.beyond and not each.of_labels]
     return sorted(chosen, key=lambda each: -len(each.beyond) / each.tested)

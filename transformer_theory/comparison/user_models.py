@@ -36,7 +36,7 @@ from ..probes.evaluation import device_of, evaluation, logits_of, on_device
 from ..probes.in_use import reserving
 from ..probes.linear_probe import linear_probe_rows
 from ..probes.main_input import MainInput, main_input
-from ..probes.measure import measure_network, metrics_of, with_general
+from ..probes.measure import measure_network, metrics_of, tested_metrics, with_general
 from ..probes.memory import available_memory
 from ..probes.paired import differences
 from ..probes.passes import Inputs, batches, count, run, selected
@@ -219,23 +219,25 @@ def measure_user_model(
         tests = [each for theory in chosen if theory.in_networks for each in theory.in_networks.responses]
 
         def planned() -> dict[str, Any]:
-            progress("memory and time of one sequence")
+            progress("memory and time of a few sequences")
+            free = MEMORY_SHARE * available_memory(device_of(network)) if memory is None else memory * 2**30
             cost = estimate(
                 network,
                 data,
                 lambda: with_general(metrics_of(chosen)),
+                tested=lambda: tested_metrics(chosen),
                 labels=labels,
                 draws=draws,
                 copy=partial(_one_copy, network) if networks else None,
+                memory=free,
                 **known,
             )
-            free = MEMORY_SHARE * available_memory(device_of(network))
             return asdict(
                 plan(
                     cost,
                     sequences=count(data),
                     copies=networks,
-                    memory=free if memory is None else memory * 2**30,
+                    memory=free,
                     minutes=minutes,
                     other_copies={kind: min(number, networks) for kind, number in OTHER_COPIES.items()},
                     synthetic=SYNTHETIC_PASSES * bool(tests),

@@ -110,6 +110,9 @@ class InNetworks:
         below_zero: what a negative value says, in words behind the value; empty if no value is negative.
         smallest_effect: smallest effect (:attr:`.Judged.effect`) that is worth a sentence. It was fixed on
             the networks of the digits, not on those that are reported, see docs/statistics.md.
+        of_labels: whether the headline is a quantity of the labels. Networks trained on permuted labels leave
+            their copies in it as well, so that a single network, without such networks beside it, permits no
+            sentence about it.
     """
 
     metrics: Callable[[], tuple[Metric, ...]]
@@ -119,6 +122,7 @@ class InNetworks:
     meaning: str = ""
     below_zero: str = ""
     smallest_effect: float = SMALLEST_EFFECT
+    of_labels: bool = False
 
 
 @dataclass(frozen=True)

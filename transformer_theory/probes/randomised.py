@@ -9,8 +9,9 @@
 Copies have the code, the masks and the inputs of the network. They are measured on some of the inputs, and
 the network beside them on the same ones. The first kind decides, with as many copies as the time permits
 (:class:`.cost.MeasurementPlan`). Its first 19 copies, and untrained networks, give the range of every
-quantity; the others are measured only where a quantity is tested (:func:`.measure.tested_metrics`). Copies are left out if no headline and no head can reach a decision any
-more, whatever they give (:func:`~.statistics.can_still_decide`).
+quantity; the others are measured only where a quantity is tested (:func:`.measure.tested_metrics`). Copies
+are left out if no headline and no head can reach a decision any more, whatever they give
+(:func:`~.statistics.can_still_decide`).
 """
 
 import time

@@ -35,6 +35,7 @@ MEANING_OF_P = (
     "unstructured weights of equal size. It supports no theory by itself, and it says nothing about other "
     "seeds or about the task."
 )
+OF_LABELS = "but a quantity of the labels, which needs networks trained on permuted labels beside this one"
 NAMED_PLACES = (
     "A head or layer is named if it leaves its copies significantly in the family of all heads and layers of "
     "all headlines, and if its interval over inputs that the copies have not seen lies beyond 95 % of them."
@@ -435,7 +436,7 @@ def network_statements(chosen: Sequence[Quantity], found: Sequence[Quantity]) ->
     """Returns at most :data:`MAX_OF_NETWORK` triples (title of a theory, what stands out, what the quantity
     is).
 
-    Headlines that leave their nulls by an effect that is worth a sentence (:attr:`.Quantity.is_large`) come
+    Headlines that leave their nulls by an effect that is worth a sentence (:attr:`.Quantity.is_said`) come
     first, the largest effect first, then headlines of which single heads or layers do
     (:func:`~..comparison.judged.notable`). A headline that another null gives as well does not stand out.
 
@@ -443,7 +444,7 @@ def network_statements(chosen: Sequence[Quantity], found: Sequence[Quantity]) ->
         chosen: the headlines.
         found: all quantities.
     """
-    leaving = sorted((each for each in chosen if each.is_large), key=strength)
+    leaving = sorted((each for each in chosen if each.is_said), key=strength)
     named = {each.theory for each in chosen if each.judged.outcome in (*_BEYOND, *_MATCHED)}
     pairs = [(each, _headline(each)) for each in leaving]
     for each in notable(found):
@@ -458,11 +459,13 @@ def other_outcomes(chosen: Sequence[Quantity], found: Sequence[Quantity]) -> lis
     null first.
     """
     named = {title for title, *_ in network_statements(chosen, found)}
-    rest = [each for each in chosen if not (each.is_large and each.title in named)]
+    rest = [each for each in chosen if not (each.is_said and each.title in named)]
 
     def outcome(each: Quantity) -> str:
         if each.judged.outcome not in _BEYOND:
             return each.judged.words
+        if each.of_labels:
+            return f"{each.judged.words}, {OF_LABELS}"
         return f"also {each.judged.words}" if each.is_large else f"{each.judged.words}, by a small effect"
 
     groups = grouped(sorted(rest, key=lambda each: _ORDER.index(each.judged.outcome)), outcome)

@@ -21,6 +21,7 @@ from ..metrics.named_tokens import LAST, LEARNT
 
 SHARE = 0.3  # of the attention of a head, from which on it is called after the token that gets it
 TOP = 3  # number of heads that are named
+OUTLIERS = 0.5  # outlier tokens of a sequence, from which on they are worth a sentence
 MAX_SINKS = 2  # number of places that are called sinks
 TESTED = (named_tokens.SINK_MASS, named_tokens.PREVIOUS_MASS, named_tokens.OUTLIERS)
 Statement = tuple[str, str, str]
@@ -167,8 +168,10 @@ def _outliers(
     """Describes the tokens with large norms."""
     if count is None:
         return None
+    # Copies have the embeddings of the network, so that nothing tests the stream that enters the first layer.
+    untested = all(row.null is None for row in count.rows)
     layers = sorted(
-        (row for row in (count.beyond if count.tested else count.rows) if row.value),
+        (row for row in (count.rows if untested else count.beyond) if (row.value or 0.0) >= OUTLIERS),
         key=lambda row: row.layer or 0,
     )
     if not layers:
@@ -183,7 +186,7 @@ def _outliers(
     where = ", ".join(str(row.layer) for row in layers)
     null = (
         f"copies of equal scale {most.null.median:.1f}, p\u00a0≤\u00a0{format.p_value(count.largest_p)}"
-        if (count.tested and most.null is not None)
+        if most.null is not None
         else TOO_FEW
     )
     text = f"the stream that enters layer{'s' * (len(layers) > 1)} {where} has tokens with outlying norms; "

@@ -147,6 +147,7 @@ IN_NETWORKS = InNetworks(
     metrics=metrics,
     headline=SHARE,
     side=">=",
+    of_labels=True,
     meaning="information of the features, cut into words, about the class, over the most that these words "
     "could have",
 )

@@ -100,6 +100,7 @@ IN_NETWORKS = InNetworks(
     metrics=lambda: (RateReductionMetric(),),
     headline=SHARE,
     side=">=",
+    of_labels=True,
     meaning="coding rate of the features less that within classes, over its largest value; 1: the classes "
     "fill orthogonal subspaces",
 )

@@ -93,5 +93,6 @@ IN_NETWORKS = InNetworks(
     metrics=lambda: (HeaviestKey(),),
     headline=HEAVIEST,
     side=">=",
+    of_labels=True,
     meaning="information in nats of the position of a head's largest weight about the class",
 )

@@ -389,5 +389,6 @@ IN_NETWORKS = InNetworks(
     metrics=lambda: (PatchAttention(), RelevantMass(), LayerSimilarity()),
     headline=RELEVANT,
     side=">=",
+    of_labels=True,
     meaning="attention to the fifth of the patches that say most about the class",
 )

@@ -233,7 +233,8 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     )
     subparser.epilog = MEASURE_MORE
     text = (
-        "folder of a model of transformers, its .safetensors file beside config.json, or FILE.py:FUNCTION or "
+        "folder of a model of transformers, its .safetensors file beside config.json, a name in the local "
+        "cache of the hub such as google-bert/bert-base-uncased (NAME@REVISION), or FILE.py:FUNCTION or "
         "module:function"
     )
     subparser.add_argument("model", metavar="MODEL", help=text)

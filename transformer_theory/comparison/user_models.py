@@ -30,6 +30,7 @@ from ..data import Images
 from ..metrics.named_tokens import LAST
 from ..metrics.token_layout import TokenLayout
 from ..models.copies import Copies
+from ..models.hub import origin
 from ..models.user_model import UserModel, checked
 from ..probes.attention_maps import attention_maps, first_samples
 from ..probes.cost import COPIES_OF_EQUAL_SCALE, MINUTES, OTHER_COPIES, MeasurementPlan, estimate, plan
@@ -260,8 +261,10 @@ def measure_user_model(
         maps, layout = ({}, {}) if isinstance(main, str) else _maps(user, main, pictured, sizes.batch)
     shape = {} if isinstance(data, Mapping) else {"shape": " × ".join(map(str, data.shape[1:]))}
     config = getattr(network, "config", None)
+    named = None if user.folder is None else origin(user.folder)
     record = {
         "model": user.name,
+        **({} if named is None else {"hub": f"{named[0]}@{named[1]}"}),
         "class": type(network).__name__,
         "parameters": number,
         "sequences": count(data),

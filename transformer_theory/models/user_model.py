@@ -1,5 +1,5 @@
-"""The model of a user, with the inputs on which it is measured: from a folder of ``transformers``, or from a
-Python function.
+"""The model of a user, with the inputs on which it is measured: from a folder of ``transformers``, from the local
+cache of the hub, or from a Python function.
 
 A folder is only read: nothing is downloaded, no code of it is executed, and pickled weights are refused
 (:mod:`.transformers_folder`). A Python file is the user's own program and is executed like one.
@@ -25,11 +25,15 @@ from torch import Tensor, nn
 
 from ..core.errors import first_line, nearest
 from ..core.validation import as_labels, as_tensor
+from .hub import cached, is_name, origin
 from .transformers_folder import LanguageModel, read_network
 
 FUNCTION = re.compile(r"(?P<module>.+?\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
 PICKLED = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
-FORMS = "a folder of transformers, its .safetensors file, or FILE.py:FUNCTION"
+FORMS = (
+    "a folder of transformers, its .safetensors file, a name in the local cache of the hub, or "
+    "FILE.py:FUNCTION"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,16 +57,16 @@ class UserModel:
 
 
 def read_user_model(text: str) -> UserModel:
-    """Reads a model from a folder, from a ``.safetensors`` file beside its ``config.json``, or from
-    ``FILE.py:FUNCTION``.
+    """Reads a model from a folder, from a ``.safetensors`` file beside its ``config.json``, by its name from the
+    local cache of the hub (:func:`.hub.cached`), or from ``FILE.py:FUNCTION``.
 
-    The function takes no arguments. It returns the network, ``(network, inputs)`` or ``(network, inputs,
+    A path that exists is not looked up in the cache. The function takes no arguments. It returns the network, ``(network, inputs)`` or ``(network, inputs,
     labels)``. ``module:function`` names a function of a module that can be imported.
 
     Raises:
-        FileNotFoundError: there is no such file or folder.
-        ImportError: the package transformers is not installed.
-        ValueError: the text names none of the three, the folder cannot be read (:func:`.read_network`), the
+        FileNotFoundError: there is no such file or folder, and no such name in the cache.
+        ImportError: transformers is not installed, or huggingface_hub for a name of the hub.
+        ValueError: the text names none of these, the folder cannot be read (:func:`.read_network`), the
             function is missing, raises or returns something else.
     """
     if found := FUNCTION.fullmatch(text):
@@ -79,7 +83,9 @@ def read_user_model(text: str) -> UserModel:
             "save_pretrained"
         )
     if not text or not path.exists():
-        raise FileNotFoundError(f"MODEL must be {FORMS}, got {text!r}, which does not exist")
+        if not is_name(text):
+            raise FileNotFoundError(f"MODEL must be {FORMS}, got {text!r}, which does not exist")
+        path = cached(text, FORMS)
     folder = path.parent if path.suffix == ".safetensors" else path
     if not folder.is_dir():
         raise ValueError(f"MODEL must be {FORMS}, got the file {text}")
@@ -88,7 +94,9 @@ def read_user_model(text: str) -> UserModel:
             f"{folder} is a network that train has stored; measure it with: compare --model {folder} --data "
             "..."
         )
-    return UserModel(read_network(folder), folder.resolve().name, folder=folder)
+    known = origin(folder)
+    name = folder.resolve().name if known is None else known[0].rpartition("/")[2]
+    return UserModel(read_network(folder), name, folder=folder)
 
 
 def _of_function(module: str, name: str) -> UserModel:

@@ -117,8 +117,8 @@ WRONG = {
     "some/other": "got 'some/other', which does not exist and is not in the cache {cache}; hf download "
     "some/other, then again",
     "some/tiny-bert@v2": "is not in the cache {cache}; hf download some/tiny-bert --revision v2, then again",
-    "some/bare": "some/bare must have weights in .safetensors files in the cache of the hub, got config.json; "
-    "hf download some/bare, then again",
+    "some/bare": "some/bare must have weights in .safetensors files in the cache of the hub, got config.json"
+    "; hf download some/bare, then again",
     "some/pickled": "got config.json, pytorch_model.bin; convert them with save_pretrained, or load them in "
     "FILE.py:FUNCTION",
     "some/half": "must have all parts of its weights in the cache of the hub, model-2-of-2.safetensors is "

@@ -18,8 +18,8 @@ def is_name(text: str) -> bool:
 
 
 def cached(text: str, forms: str) -> Path:
-    """Returns the folder of a model in the local cache of the hub, whose place ``HF_HUB_CACHE`` or ``HF_HOME``
-    states.
+    """Returns the folder of a model in the local cache of the hub, whose place ``HF_HUB_CACHE`` or
+    ``HF_HOME`` states.
 
     Args:
         text: name, ``org/name`` or ``org/name@revision``; without a revision that of the branch "main".
@@ -100,6 +100,6 @@ def _hub(text: str, forms: str) -> Any:
         return importlib.import_module("huggingface_hub")
     except ImportError as error:
         raise ImportError(
-            f"MODEL must be {forms}, got {text!r}, which does not exist; a name in the cache of the hub needs "
-            "huggingface_hub: pip install 'transformer-theory[hub]'"
+            f"MODEL must be {forms}, got {text!r}, which does not exist; a name in the cache of the hub "
+            "needs huggingface_hub: pip install 'transformer-theory[hub]'"
         ) from error

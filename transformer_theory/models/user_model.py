@@ -1,5 +1,5 @@
-"""The model of a user, with the inputs on which it is measured: from a folder of ``transformers``, from the local
-cache of the hub, or from a Python function.
+"""The model of a user, with the inputs on which it is measured: from a folder of ``transformers``, from the
+local cache of the hub, or from a Python function.
 
 A folder is only read: nothing is downloaded, no code of it is executed, and pickled weights are refused
 (:mod:`.transformers_folder`). A Python file is the user's own program and is executed like one.
@@ -57,11 +57,11 @@ class UserModel:
 
 
 def read_user_model(text: str) -> UserModel:
-    """Reads a model from a folder, from a ``.safetensors`` file beside its ``config.json``, by its name from the
-    local cache of the hub (:func:`.hub.cached`), or from ``FILE.py:FUNCTION``.
+    """Reads a model from a folder, from a ``.safetensors`` file beside its ``config.json``, by its name
+    from the local cache of the hub (:func:`.hub.cached`), or from ``FILE.py:FUNCTION``.
 
-    A path that exists is not looked up in the cache. The function takes no arguments. It returns the network, ``(network, inputs)`` or ``(network, inputs,
-    labels)``. ``module:function`` names a function of a module that can be imported.
+    A path that exists is not looked up in the cache. The function takes no arguments. It returns the network,
+    ``(network, inputs)`` or ``(network, inputs, labels)``. ``module:function`` names a function of a module that can be imported.
 
     Raises:
         FileNotFoundError: there is no such file or folder, and no such name in the cache.

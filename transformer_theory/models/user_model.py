@@ -61,7 +61,8 @@ def read_user_model(text: str) -> UserModel:
     from the local cache of the hub (:func:`.hub.cached`), or from ``FILE.py:FUNCTION``.
 
     A path that exists is not looked up in the cache. The function takes no arguments. It returns the network,
-    ``(network, inputs)`` or ``(network, inputs, labels)``. ``module:function`` names a function of a module that can be imported.
+    ``(network, inputs)`` or ``(network, inputs, labels)``. ``module:function`` names a function of a module
+    that can be imported.
 
     Raises:
         FileNotFoundError: there is no such file or folder, and no such name in the cache.

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from ..core.errors import first_line, nearest
 from ..core.validation import as_labels, as_tensor
 from .hub import cached, is_name, origin
+from .image_side import interpolate_positions, interpolates
 from .transformers_folder import LanguageModel, read_network
 
 FUNCTION = re.compile(r"(?P<module>.+?\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
@@ -265,7 +266,10 @@ def untrained_network(network: nn.Module, seed: int) -> nn.Module:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             if hasattr(type(network), "_from_config"):
-                return LanguageModel(network, type(network).__name__, 1).untrained(seed)
+                fresh = LanguageModel(network, type(network).__name__, 1).untrained(seed)
+                if interpolates(network):
+                    interpolate_positions(fresh)
+                return fresh
             fresh = copy.deepcopy(network)
             _reset(fresh)
     except Exception as error:  # constructors and copies of networks of users raise errors of many kinds

@@ -143,5 +143,5 @@ def test_of_a_flat_folder_with_labels_only_the_sampled_images_are_read(tmp_path:
     assert len(set(user.labels.tolist())) == 6
     assert "6 images of flat" in words
     (folder / "one_more.png").write_bytes((folder / "000.png").read_bytes())
-    with pytest.raises(ValueError, match="one label for each of the 41 images of .*, got 40"):
+    with pytest.raises(ValueError, match=r"one label for each of the 41 images of .*, got 40"):
         with_images(UserModel(network, "net"), folder, max_samples=6, labels=labels)

@@ -238,6 +238,7 @@ def measure_user_model(
         progress(str(sizes))
         data = _spaced(data, sizes.sequences)
         labels = None if labels is None else labels[evenly_spaced(len(labels), sizes.sequences)]
+        shown = None if pictured is None else pictured[evenly_spaced(len(pictured), sizes.sequences)]
         table, copies = measure_network(
             network,
             data,
@@ -258,7 +259,7 @@ def measure_user_model(
             probed = pieces(("linear probe",), lambda: [*linear_probe_rows(network, data, labels, **options)])
             table = Table([*table, *probed])
         main = main_input(network, data, special_ids=special_ids)
-        maps, layout = ({}, {}) if isinstance(main, str) else _maps(user, main, pictured, sizes.batch)
+        maps, layout = ({}, {}) if isinstance(main, str) else _maps(user, main, shown, sizes.batch)
     shape = {} if isinstance(data, Mapping) else {"shape": " × ".join(map(str, data.shape[1:]))}
     config = getattr(network, "config", None)
     named = None if user.folder is None else origin(user.folder)

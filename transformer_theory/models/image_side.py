@@ -33,7 +33,7 @@ def interpolate_positions(network: nn.Module) -> bool:
 
 
 def interpolates(network: nn.Module) -> bool:
-    """Returns whether :func:`interpolate_positions` was called for the network, or for that which it is a copy
-    of.
+    """Returns whether :func:`interpolate_positions` was called for the network, or for the original of
+    a copy.
     """
     return any(isinstance(hook, _Interpolation) for hook in network._forward_pre_hooks.values())

@@ -28,12 +28,12 @@ def compare_theories(options: argparse.Namespace) -> int:
     """
     from .. import report
     from ..comparison import compare, read
+    from ..comparison.pretrained import divided, images_for, text_for
     from ..core.files import atomic_directory
     from ..core.parallel import workers
     from ..core.result import Result
     from ..data import TokenData
     from ..data.image_sets import image_tokens, images
-    from ..models.stored import network_file
     from ..report import terminal
     from ..theories import choose
     from ..training.image.machine import available_threads
@@ -58,9 +58,20 @@ def compare_theories(options: argparse.Namespace) -> int:
                     "--steps applies to the small networks, which --model replaces; name them with "
                     "--networks, or drop --steps"
                 )
-            arguments["models"] = [network_file(path) for path in options.models]
-            inputs = images(options.data, size=options.size)
+            saved, others = divided([str(model) for model in options.models])
+            arguments["models"] = [*saved, *others]
+            arguments["minutes"] = options.minutes
+            if saved:
+                inputs = images(options.data, size=options.size)
+            elif text_for(options.data, others) is None:
+                inputs = images_for(options.data, others, size=options.size)
+            elif options.size is None:
+                inputs = options.data
+            else:
+                raise ValueError(f"--size applies to images, and {others[0].name} takes ids; leave it out")
         else:
+            if options.minutes is not None:
+                raise ValueError("--minutes applies to networks of --model; name one, or leave it out")
             inputs = (
                 read(options.data)[0]
                 if options.size is None

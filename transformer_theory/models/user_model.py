@@ -57,7 +57,7 @@ class UserModel:
     folder: Path | None = None
 
 
-def read_user_model(text: str) -> UserModel:
+def read_user_model(text: str, *, forms: str = FORMS) -> UserModel:
     """Reads a model from a folder, from a ``.safetensors`` file beside its ``config.json``, by its name
     from the local cache of the hub (:func:`.hub.cached`), or from ``FILE.py:FUNCTION``.
 
@@ -65,6 +65,9 @@ def read_user_model(text: str) -> UserModel:
     ``(network, inputs)`` or ``(network, inputs, labels)``. ``module:function`` names a function of a module
     that can be imported.
 
+    Args:
+        text: path, name or function.
+        forms: what it may be, in words, for the error messages.
     Raises:
         FileNotFoundError: there is no such file or folder, and no such name in the cache.
         ImportError: transformers is not installed, or huggingface_hub for a name of the hub.
@@ -80,17 +83,17 @@ def read_user_model(text: str) -> UserModel:
         )
     if path.suffix in PICKLED:
         raise ValueError(
-            f"MODEL must be {FORMS}, got {text}, a pickle, which is not read since it could run code; "
+            f"MODEL must be {forms}, got {text}, a pickle, which is not read since it could run code; "
             "load it in a function of your own with torch.load(..., weights_only=True), or store it with "
             "save_pretrained"
         )
     if not text or not path.exists():
         if not is_name(text):
-            raise FileNotFoundError(f"MODEL must be {FORMS}, got {text!r}, which does not exist")
-        path = cached(text, FORMS)
+            raise FileNotFoundError(f"MODEL must be {forms}, got {text!r}, which does not exist")
+        path = cached(text, forms)
     folder = path.parent if path.suffix == ".safetensors" else path
     if not folder.is_dir():
-        raise ValueError(f"MODEL must be {FORMS}, got the file {text}")
+        raise ValueError(f"MODEL must be {forms}, got the file {text}")
     if not (folder / "config.json").is_file() and (folder / "best.safetensors").is_file():
         raise ValueError(
             f"{folder} is a network that train has stored; measure it with: compare --model {folder} --data "

@@ -220,12 +220,14 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     )
     subparser.add_argument("--data", nargs="+", default=[], metavar="NAME|PATH", help=text)
     text = (
-        "networks stored by train, folders of runs or .safetensors files, which are measured on the test "
-        "images of --data"
+        "networks that are measured on --data: folders of runs of train or their .safetensors files; or what "
+        "measure takes: a folder of transformers, a name in the local cache of the hub, or FILE.py:FUNCTION"
     )
     subparser.add_argument(
-        "--model", nargs="+", type=_path, default=[], dest="models", metavar="RUN", help=text
+        "--model", nargs="+", type=_path, default=[], dest="models", metavar="RUN|MODEL", help=text
     )
+    text = "minutes for each --model that train has not stored (default: 10)"
+    subparser.add_argument("--minutes", type=_positive, metavar="M", help=text)
     add_workers(subparser, "number of processes that measure cells in parallel", None)
 
     subparser = command(

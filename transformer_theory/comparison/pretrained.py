@@ -50,6 +50,11 @@ class Pretrained:
     described: str
 
     @property
+    def size(self) -> str:
+        """Its number of parameters in words."""
+        return f"{sum(parameter.numel() for parameter in self.user.network.parameters()):,} parameters"
+
+    @property
     def takes_ids(self) -> bool:
         """Whether it takes ids of a text, not images."""
         return getattr(self.user.network, "main_input_name", "") == "input_ids"

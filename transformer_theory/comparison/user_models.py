@@ -197,9 +197,9 @@ def measure_user_model(
     draws = RANGE_DRAWS if networks else HEADLINE_DRAWS
     identity = {
         "version": __version__,
-        "network": _checksum(network.state_dict()),
-        "inputs": _checksum({"": data} if isinstance(data, Tensor) else data),
-        "labels": "" if labels is None else _checksum({"": labels}),
+        "network": checksum_of(network.state_dict()),
+        "inputs": checksum_of({"": data} if isinstance(data, Tensor) else data),
+        "labels": "" if labels is None else checksum_of({"": labels}),
         "theories": [theory.name for theory in chosen],
         "number of copies": networks,
         "seed": seed,
@@ -313,7 +313,7 @@ def _one_copy(network: nn.Module) -> None:
         Copies(network).draw(EQUAL_SCALE, 0)
 
 
-def _checksum(tensors: Mapping[str, Tensor]) -> str:
+def checksum_of(tensors: Mapping[str, Tensor]) -> str:
     """Returns the checksum of tensors by name."""
     total = hashlib.blake2b(digest_size=16)
     for name, tensor in tensors.items():

@@ -183,12 +183,12 @@ class RungResult:
     @property
     def number(self) -> str:
         """The effect, followed by "×" if it is relative to the first rung; the value if there is no effect,
-        or one relative to the median null; empty without value.
+        or if it is another quantity than that of the ladder; empty without value.
         """
         row = self.judged.row
         if row.value is None:
             return ""
-        if self.judged.effect is None or self.judged.effect_unit == "median":
+        if self.judged.effect is None or self.quantity:
             return format.of_row(row.value, row)
         return f"{format.effect(self.judged.effect)}{'×' if row.basis == 'own setting' else ''}"
 

@@ -490,7 +490,7 @@ def _numbers(cell: RungResult) -> tuple[str, str]:
     if cell.judged.row.value is None:
         return "no data" if cell.judged.row.reason.startswith("needs") else "no value", ""
     mark = MARKS.get(cell.judged.outcome, ("", ""))[0]
-    if cell.judged.effect is None or cell.judged.effect_unit == "median":
+    if cell.judged.effect is None or cell.quantity:
         return f"{mark}{cell.number}", format.interval_text(cell.judged.row)
     interval = (
         ""

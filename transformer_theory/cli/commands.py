@@ -28,7 +28,7 @@ def compare_theories(options: argparse.Namespace) -> int:
     """
     from .. import report
     from ..comparison import compare, read
-    from ..comparison.pretrained import divided, images_for, text_for
+    from ..comparison.pretrained import divided, text_for
     from ..core.files import atomic_directory
     from ..core.parallel import workers
     from ..core.result import Result
@@ -61,10 +61,8 @@ def compare_theories(options: argparse.Namespace) -> int:
             saved, others = divided([str(model) for model in options.models])
             arguments["models"] = [*saved, *others]
             arguments["minutes"] = options.minutes
-            if saved:
+            if saved or text_for(options.data, others) is None:
                 inputs = images(options.data, size=options.size)
-            elif text_for(options.data, others) is None:
-                inputs = images_for(options.data, others, size=options.size)
             elif options.size is None:
                 inputs = options.data
             else:

@@ -42,7 +42,7 @@ from ..core.result import Result, provenance
 from ..core.table import Table, collect
 from ..core.theory import Theory
 from ..core.validation import integers, seed_numbers, usable_device
-from ..data import Graphs, Images, TokenData
+from ..data import Graphs, Images, TokenData, image_sets
 from ..theories import choose, objectives
 from ..training.image.evaluate import StoredNetwork, load_stored_networks
 from ..training.image.saved import Saved
@@ -51,7 +51,7 @@ from ..training.recipes import RECIPES, Recipe
 from .assembly import measurements, verifications
 from .on_data import View, reads
 from .plan import Plan, collected, completed, prepared
-from .pretrained import Model, Pretrained, compared, divided, images_for, text_for
+from .pretrained import Model, Pretrained, compared, divided, text_for
 from .small_networks import COPIES_DRAWN
 from .stored import images_and_labels, measure_stored_networks
 
@@ -227,10 +227,8 @@ def read(
         )
     of_images = [network for network in others if not network.takes_ids]
     if isinstance(data, str | Path):
-        if not models and not of_images:
-            data = data_module.load(data)
-        else:
-            data = images_for(data, () if models else of_images)
+        reader = image_sets.images if models or of_images else data_module.load
+        data = reader(data)
     if isinstance(data, TokenData | Graphs):
         if models or of_images:
             kind = "graphs" if isinstance(data, Graphs) else "tokens"

@@ -16,8 +16,7 @@ from ..core.result import Result
 from ..core.statistics import COPIES, in_order, over_heads
 from ..core.table import Arrays, grouped
 from ..core.theory import Theory
-from ..data import Images, image_sets
-from ..data.cifar import is_official_form
+from ..data import Images
 from ..data.text import SHIPPED
 from ..models.hub import is_name, origin
 from ..models.stored import BEST, metadata
@@ -28,7 +27,7 @@ from ..probes.measure import mean_over_heads
 from ..training.image.saved import Saved
 from .judged import headlines, quantities
 from .language_models import probe_language_model
-from .user_images import side_of, with_images
+from .user_images import with_images
 from .user_models import SEQUENCES, default_samples, measure
 
 ANY = f"a network that train has stored, {FORMS}"
@@ -121,17 +120,6 @@ def _read(model: str | Path | UserModel) -> Pretrained:
     # names occur in figures, where $ begins a formula, and before "::" in names of arrays
     name = re.sub(r"[^\w .,+=@()/-]", "_", user.name)
     return Pretrained(replace(user, name=name), name, described)
-
-
-def images_for(
-    source: str | Path, networks: Sequence[Pretrained], *, size: int | None = None
-) -> tuple[Images, Images]:
-    """Reads images. Those of a folder are scaled to the largest side of the networks if no size is given."""
-    sides = [side for network in networks if (side := side_of(network.user.network)) is not None]
-    is_folder = str(source) not in image_sets.NAMES and Path(source).is_dir()
-    if size is None and sides and is_folder and not is_official_form(Path(source)):
-        size = max(sides)
-    return image_sets.images(source, size=size)
 
 
 def text_for(data: Any, networks: Sequence[Pretrained]) -> Path | None:

@@ -29,7 +29,7 @@ from ..core.statistics import fixed_generator, over_seeds
 from ..core.table import Table
 from ..core.theory import Theory
 from ..core.validation import seed_numbers
-from ..data import Images
+from ..data import Images, image_sets
 from ..data.text import Text
 from ..theories import list_theories, objectives, theory
 from ..training.image.checkpoint import digest
@@ -37,7 +37,7 @@ from ..training.image.evaluate import StoredNetwork, load_stored_networks
 from ..training.image.saved import Saved
 from ..training.trained_rungs import headline_in
 from .cells import Cell, Key, Store, key_of
-from .pretrained import Model, Pretrained, divided, headline_rows, images_for, measured
+from .pretrained import Model, Pretrained, divided, headline_rows, measured
 from .user_models import checksum_of
 
 LOGGER = logging.getLogger("transformer_theory")
@@ -67,16 +67,15 @@ class Inputs:
         cls,
         images: tuple[Images, Images] | str | Path | None,
         text: Text | str | Path | None,
-        networks: Sequence[Pretrained] = (),
     ) -> "Inputs":
         """Reads the data, and draws at most :data:`MAX_IMAGES` training and test images, the same for all
-        seeds. Images of a folder have the side of the networks, if there are any.
+        seeds.
 
         Raises:
             ValueError: the data cannot be read.
         """
         if isinstance(images, str | Path):
-            images = images_for(images, networks)
+            images = image_sets.images(images)
         if images is not None:
             train, test = (part.mixed(fixed_generator())[:MAX_IMAGES] for part in images)
             images = train, test
@@ -157,7 +156,7 @@ def reach(
     chosen = _chosen(theories, until)
     seeds = seed_numbers("seeds", seeds)
     saved, others = divided(models)
-    inputs = Inputs.read(images, text, [] if saved else others)
+    inputs = Inputs.read(images, text)
     names = inputs.names | {rung_name(network): network.size for network in others}
     checksums = inputs.checksums | {
         rung_name(network): checksum_of(network.user.network.state_dict()) for network in others
@@ -361,7 +360,7 @@ def _pretrained_rung(theory: Theory, network: Pretrained) -> Rung:
     assert theory.ladder is not None
     return Rung(
         rung_name(network),
-        "a network that others trained",
+        "the sizes, the data and the training of the small networks",
         lambda generator: (),
         column=theory.ladder.rungs[0].columns[-1],
         needs="text" if network.takes_ids else "images",

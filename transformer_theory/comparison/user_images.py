@@ -54,7 +54,7 @@ def with_images(
         ValueError: the images cannot be read, do not have the side of the network, or are too large for the
             memory; labels cannot be read, have another number, or the images have classes of their own.
     """
-    side, channels = side_of(user.network), _number(user.network, "num_channels", "in_chans")
+    side, channels = _side(user.network), _number(user.network, "num_channels", "in_chans")
     if size is not None and side is not None and size != side:
         interpolate_positions(user.network)
         _check_side(user, channels or 3, size, side)
@@ -163,8 +163,7 @@ def _scaled(pixels: Tensor, side: int) -> Tensor:
     return scaled.round().clamp(0, 255).to(torch.uint8)
 
 
-def side_of(network: nn.Module) -> int | None:
-    """Returns the side of the images in the configuration of a network; None if it names none."""
+def _side(network: nn.Module) -> int | None:
     return _number(network, "image_size", "img_size")
 
 

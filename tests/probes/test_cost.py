@@ -23,9 +23,11 @@ def work(fixed: float = 0.0, each: float = 0.0, *, size: float = 0.0) -> Work:
 
 
 def made_up(
-    *, forward=0.1, update=1.0, drawn=2.0, fixed=0.0, size=GIB, kept=0.0, weights=0, copy=0.0
+    *, forward=0.1, update=1.0, drawn=2.0, fixed=0.0, size=GIB, kept=0.0, weights=0, copy=0.0, tested=1.0
 ) -> Cost:
-    """Seconds per sequence of a pass, of a measured one and of one with draws; bytes per sequence."""
+    """Seconds per sequence of a pass, of a measured one and of one with draws, and the share of the metrics
+    that are tested; bytes per sequence.
+    """
     nothing = work()
     return Cost(
         work(0.0, forward, size=0.0),
@@ -33,6 +35,7 @@ def made_up(
         nothing,
         work(fixed, drawn, size=size),
         nothing,
+        (tested, 1.0),
         Part(0.0, kept),
         weights,
         copy,
@@ -122,17 +125,19 @@ def test_available_memory_of_a_gpu(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("one", "two", "part"),
+    ("one", "many", "n", "part"),
     [
-        (5.0, 7.0, Part(3.0, 2.0)),
-        (5.0, 5.0, Part(5.0, 0.0)),
-        (5.0, 4.0, Part(5.0, 0.0)),
-        (5.0, 12.0, Part(0.0, 6.0)),
-        (5.0, None, Part(0.0, 5.0)),
+        (5.0, 7.0, 2, Part(3.0, 2.0)),
+        (5.0, 11.0, 4, Part(3.0, 2.0)),
+        (5.0, 5.0, 2, Part(5.0, 0.0)),
+        (5.0, 4.0, 2, Part(5.0, 0.0)),
+        (5.0, 12.0, 2, Part(0.0, 6.0)),
+        (5.0, 24.0, 4, Part(0.0, 6.0)),
+        (5.0, 5.0, 1, Part(0.0, 5.0)),
     ],
 )
-def test_a_part_through_two_values(one, two, part):
-    assert Part.through(one, two) == part
+def test_a_part_through_two_values(one, many, n, part):
+    assert Part.through(one, many, n) == part
 
 
 class Network(nn.Module):
@@ -172,20 +177,22 @@ class Wasteful(Metric):
 def test_memory_of_the_parts_of_a_measurement():
     torch.manual_seed(0)
     inputs = torch.randn(3, 4, 8)
-    cost = estimate(Network(), inputs, lambda: [Wasteful()], draws=5)
+    cost = estimate(Network(), inputs, lambda: [Wasteful()], draws=5, memory=60 * MIB)
     small = 0.01 * MIB  # activations of the network
     assert cost.kept.fixed == pytest.approx(1 * MIB, abs=small)
     assert cost.kept.each == pytest.approx(2 * MIB, abs=small)
     assert cost.update.bytes.fixed == pytest.approx(1 * MIB, abs=small)
     assert cost.update.bytes.each == pytest.approx(5 * MIB, abs=small)
-    assert cost.update_drawn.bytes.each == pytest.approx(9 * MIB, abs=small)
+    # with draws 4 MiB more for each of the three sequences, of which half counts for the pass
+    assert cost.update_drawn.bytes.each == pytest.approx(7 * MIB, abs=small)
+    assert cost.update_drawn.bytes.fixed == pytest.approx(5 * MIB, abs=small)
     assert cost.compute.bytes.fixed == pytest.approx(17 * MIB, abs=small)
     assert cost.compute.bytes.each == pytest.approx(2 * MIB, abs=small)
     assert cost.forward.bytes.of(1) < small
     assert cost.weights == 4 * (4 * 8 * 8 + 4 * 8)
     # four sequences in two passes: 1 + 2 * 2 kept, then a pass of two; the rows need 17 + 2 * 4
     assert cost.bytes(4, 2) == pytest.approx(1.5 * 25 * MIB, abs=0.1 * MIB)
-    assert cost.bytes(4, 4, drawn=True) == pytest.approx(1.5 * 37 * MIB, abs=0.1 * MIB)
+    assert cost.bytes(4, 4, drawn=True) == pytest.approx(1.5 * 33 * MIB, abs=0.1 * MIB)
 
 
 def clock_of(monkeypatch) -> SimpleNamespace:
@@ -204,8 +211,8 @@ class Slow(Metric):
     first = True
     passes: list
 
-    def __init__(self, clock, passes):
-        self.clock, self.passes, self.seen = clock, passes, 0
+    def __init__(self, clock, passes, speed=1.0):
+        self.clock, self.passes, self.speed, self.seen = clock, passes, speed, 0
         super().__init__()
 
     def reset(self) -> None:
@@ -214,13 +221,13 @@ class Slow(Metric):
 
     def update(self, activations) -> None:
         n = len(activations.tokens)
-        self.clock.now += 2 + 3 * n + 5 * n * bool(self.draws) + 10 * Slow.first
+        self.clock.now += self.speed * (2 + 3 * n + 5 * n * bool(self.draws)) + 10 * Slow.first
         Slow.first = False
         self.seen += n
         self.passes.append((n, self.draws, activations.labels))
 
     def compute(self, *, draws=0, generator=None):
-        self.clock.now += (4 + self.seen) * (2 if draws else 1)
+        self.clock.now += self.speed * (4 + self.seen) * (2 if draws else 1)
         return ()
 
 
@@ -231,21 +238,34 @@ def test_seconds_of_the_parts_of_a_measurement_without_the_first_call(monkeypatc
     def copy():
         clock.now += 0.25
 
-    inputs, labels = torch.randn(3, 4, 8), torch.tensor([1, 1, 0])
+    def tested() -> list[Metric]:
+        return [Slow(clock, passes, speed=0.5)]
+
+    inputs, labels = torch.randn(5, 4, 8), torch.tensor([1, 1, 0, 0, 1])
     cost = estimate(
-        Network(), inputs, lambda: [Slow(clock, passes)], labels=labels, draws=7, copy=copy, patience=60
+        Network(),
+        inputs,
+        lambda: [Slow(clock, passes)],
+        tested=tested,
+        labels=labels,
+        draws=7,
+        copy=copy,
+        patience=60,
     )
     assert cost.update.seconds == Part(2.0, 3.0)
     assert cost.compute.seconds == Part(4.0, 1.0)
-    assert cost.update_drawn.seconds == Part(2.0, 8.0)
+    # draws of four sequences: 20 s more for the pass and 8 s for the rows, half of which do not grow
+    assert cost.update_drawn.seconds == Part(12.0, 5.5)
     assert cost.compute_drawn.seconds == Part(8.0, 2.0)
     assert cost.forward.seconds == Part(0.0, 0.0)
+    assert cost.tested == (0.5, 0.5)
     assert cost.copy == 0.25
-    assert [(n, draws) for n, draws, _ in passes] == [(1, 0), (2, 0), (1, 0), (2, 0), (1, 7)]
-    assert passes[1][2].tolist() == [1, 0]  # two classes
+    assert [(n, draws) for n, draws, _ in passes] == [(1, 0), (1, 0), (4, 0), (4, 7), (4, 0)]
+    assert passes[2][2].tolist() == [1, 0, 1, 0]  # two classes
     # 5 sequences in passes of two: three passes, and the rows
     assert cost.seconds(5, 2) == 3 * 2 + 5 * 3 + 4 + 5
-    assert cost.seconds(5, 2, drawn=True) == 3 * 2 + 5 * 8 + 8 + 10
+    assert cost.seconds(5, 2, drawn=True) == 3 * 12 + 5 * 5.5 + 8 + 10
+    assert cost.seconds_tested(5, 2) == (3 * 2 + 5 * 3 + 4 + 5) / 2
 
 
 def test_a_dear_sequence_is_measured_once_and_counts_as_it_is(monkeypatch):
@@ -263,10 +283,26 @@ def test_the_longest_sequence_and_one_of_another_class_are_measured():
     mask = (torch.arange(5) < torch.tensor([[2], [5], [5], [3], [4]])).long()
     inputs = {"tokens": torch.randn(5, 5, 8), "attention_mask": mask}
     chosen = costs._longest(inputs, torch.tensor([0, 1, 1, 0, 1]))
-    assert chosen.tolist() == [1, 3]
-    assert costs._longest(inputs, None).tolist() == [1, 4]
+    assert chosen.tolist() == [1, 3, 2, 4]
+    assert costs._longest(inputs, None).tolist() == [1, 4, 2, 3]
     assert costs._longest(torch.randn(1, 4, 8), None).tolist() == [0]
-    assert costs._longest(torch.randn(4, 4, 8), None).tolist() == [0, 1]
+    assert costs._longest(torch.randn(6, 4, 8), None).tolist() == [0, 1, 2, 3]
+
+
+def test_fewer_sequences_are_measured_than_fit_the_memory(monkeypatch):
+    clock_of(monkeypatch)
+    kept = []
+
+    class Large(Wasteful):
+        def update(self, activations) -> None:
+            kept.append(len(activations.tokens))
+            super().update(activations)
+
+    # one sequence needs 6 MiB in its pass and 19 for its rows
+    for limit, last in ((4 * 29 * MIB, 4), (3 * 29 * MIB, 2), (29 * MIB, 1)):
+        kept.clear()
+        estimate(Network(), torch.randn(6, 4, 8), lambda: [Large()], draws=0, memory=limit)
+        assert kept[-1] == last
 
 
 def test_one_sequence_and_a_network_without_attention():
@@ -291,44 +327,44 @@ def test_the_random_state_and_the_mode_are_kept():
 
 
 def test_all_copies_fit_on_half_of_the_sequences():
-    # 64 x 2 + 32 + (99 + 27 + 3) x 32 = 4,288 s, and 9 x 32 x .1 for the held inputs
-    chosen = plan(made_up(), sequences=64, memory=40 * GIB, minutes=80)
+    # 64 x 2 + 32 + 32 + (99 + 27 + 3) x 32 = 4,320 s, and 9 x 32 x .1 for the held inputs
+    chosen = plan(made_up(), sequences=64, memory=40 * GIB, minutes=82)
     assert (chosen.sequences, chosen.tested, chosen.copies) == (64, 32, 99)
     assert chosen.other_copies == {HELD_INPUTS: 9, EQUAL_SPECTRUM: 9, EQUAL_NORM: 9, UNTRAINED: 3}
-    assert chosen.seconds == pytest.approx(64 * 2 + 32 + 129 * 32 + 9 * 32 * 0.1)
+    assert chosen.seconds == pytest.approx(64 * 2 + 32 + 32 + 129 * 32 + 9 * 32 * 0.1)
     assert chosen.batch == 32
     assert chosen.bytes == 32 * GIB
     assert chosen.reason == ""
 
 
 def test_fewer_sequences_are_tested_before_there_are_fewer_copies():
-    # the budget is 60 x 30 x .9 = 1,620 s: of t tested 128 + t (1 + 129 + .9) <= 1,620 for t <= 11
-    chosen = plan(made_up(), sequences=64, memory=40 * GIB, minutes=30)
+    # the budget is 60 x 31 x .9 = 1,674 s: 128 + t (1 + 129 + .9) for t tested, and 56 for the groups
+    chosen = plan(made_up(), sequences=64, memory=40 * GIB, minutes=31)
     assert (chosen.sequences, chosen.tested, chosen.copies) == (64, 11, 99)
     assert sum(chosen.other_copies.values()) == 30
-    assert chosen.seconds <= 60 * 30 * (1 - SPARE)
+    assert chosen.seconds == pytest.approx(128 + 11 * 130.9 + 56)
     assert str(chosen) == (
-        "batches of 32, 64 sequences, 99 copies on 11 of them; about 26 minutes and 32 GiB"
+        "batches of 32, 64 sequences, 99 copies on 11 of them; about 27 minutes and 32 GiB"
     )
 
 
 def test_further_copies_get_what_is_left():
-    # 576 s: 128 + 4 + 99 x 4 = 528; two copies with held inputs of 4.4 s, and so on until 48 s are spent
-    chosen = plan(made_up(), sequences=64, memory=40 * GIB, minutes=576 / 54)
+    # 640 s: 128 + 4 + 64 + 99 x 4 = 592; two copies with held inputs of 4.4 s, and so on until 48 s are spent
+    chosen = plan(made_up(), sequences=64, memory=40 * GIB, minutes=640 / 54)
     assert (chosen.sequences, chosen.tested, chosen.copies) == (64, 4, 99)
     assert chosen.other_copies == {HELD_INPUTS: 9, EQUAL_SPECTRUM: 2}
-    assert chosen.seconds == pytest.approx(528 + 9 * 4.4 + 2 * 4)
+    assert chosen.seconds == pytest.approx(592 + 9 * 4.4 + 2 * 4)
 
 
 def test_the_network_itself_has_fewer_sequences_before_there_are_fewer_copies():
-    # 486 s: 4 tested sequences need 400; 64 x 2 more do not fit, 32 x 2 do
-    chosen = plan(made_up(), sequences=64, memory=40 * GIB, minutes=9)
+    # 520 s: 4 tested sequences need 400; 64 x 2 and 64 for groups do not fit, 32 x 2 and 32 do
+    chosen = plan(made_up(), sequences=64, memory=40 * GIB, minutes=520 / 54)
     assert (chosen.sequences, chosen.tested, chosen.copies) == (32, 4, 99)
-    assert chosen.other_copies == {HELD_INPUTS: 5}  # 22 s are left, 4.4 each
-    # 270 s: 4 tested sequences do not fit, 2 do, beside 32 x 2: 64 + 200
-    chosen = plan(made_up(), sequences=64, memory=40 * GIB, minutes=5)
+    assert chosen.other_copies == {HELD_INPUTS: 5}  # 24 s are left, 4.4 each
+    # 306 s: 4 tested sequences do not fit, 2 do, beside 32 x 2 and 32: 96 + 200
+    chosen = plan(made_up(), sequences=64, memory=40 * GIB, minutes=306 / 54)
     assert (chosen.sequences, chosen.tested, chosen.copies) == (32, 2, 99)
-    assert chosen.other_copies == {HELD_INPUTS: 2}
+    assert chosen.other_copies == {HELD_INPUTS: 4}
 
 
 def test_fewer_copies_but_at_least_nineteen():
@@ -344,10 +380,10 @@ def test_too_few_minutes_for_a_test():
     chosen = plan(made_up(), sequences=64, memory=40 * GIB, minutes=1 / 3)
     assert (chosen.copies, chosen.tested, chosen.other_copies) == (0, 0, {})
     assert chosen.reason == "too few minutes for a test: 1 minute would do"
-    assert chosen.sequences == 8  # 16 s of the 18
+    assert chosen.sequences == 4  # 8 s, and 4 for groups, of the 18
     assert plan(made_up(), sequences=64, memory=40 * GIB, minutes=1).copies >= 19
     assert str(chosen) == (
-        "batches of 8, 8 sequences, too few minutes for a test: 1 minute would do; about 16 s and 8 GiB"
+        "batches of 4, 4 sequences, too few minutes for a test: 1 minute would do; about 12 s and 4 GiB"
     )
 
 
@@ -391,7 +427,7 @@ def test_a_fixed_part_of_a_pass_is_paid_for_each_pass():
     cost = made_up(update=0.0, drawn=0.0, fixed=1.0, forward=0.0)
     chosen = plan(cost, sequences=64, copies=19, memory=8 * GIB, minutes=10, other_copies={})
     assert (chosen.batch, chosen.tested) == (8, 32)
-    assert chosen.seconds == pytest.approx(8 + 4 + 19 * 4)
+    assert chosen.seconds == pytest.approx(8 + 4 + 8 + 19 * 4)
 
 
 def test_a_tiny_network_gets_everything():
@@ -404,8 +440,18 @@ def test_a_tiny_network_gets_everything():
 def test_copies_that_nobody_wants():
     chosen = plan(made_up(), sequences=64, copies=0, memory=40 * GIB)
     assert (chosen.sequences, chosen.tested, chosen.copies, chosen.other_copies) == (64, 0, 0, {})
-    assert chosen.seconds == 128
-    assert str(chosen) == "batches of 32, 64 sequences, no copies; about 2 minutes and 32 GiB"
+    assert chosen.seconds == 128 + 64
+    assert str(chosen) == "batches of 32, 64 sequences, no copies; about 3 minutes and 32 GiB"
+
+
+def test_after_the_first_copies_only_what_is_tested_is_measured():
+    # 40 s, 10 for the tested ones and 16 for groups; 19 copies of 10 s, 80 and 27 of 2.5, 3 of 10
+    chosen = plan(made_up(tested=0.25), sequences=20, memory=40 * GIB, minutes=60)
+    assert (chosen.tested, chosen.copies, sum(chosen.other_copies.values())) == (10, 99, 30)
+    assert chosen.seconds == pytest.approx(66 + 190 + 107 * 2.5 + 30 + 9 * 10 * 0.1)
+    # 36 s: of one sequence 2, 19 copies of 1 s, and 60 of .25
+    fewer = plan(made_up(tested=0.25), sequences=2, memory=40 * GIB, minutes=36 / 54)
+    assert (fewer.sequences, fewer.tested, fewer.copies) == (1, 1, 79)
 
 
 def test_fewer_copies_that_the_user_wants_are_enough():

@@ -13,6 +13,7 @@ from .terminal import NAME, console, progress_line
 if TYPE_CHECKING:
     from ..core.result import Result
     from ..core.theory import Theory
+    from ..models.user_model import UserModel
 
 UNFINISHED = ".unfinished.jsonl"  # end of the name of the file beside --out that keeps finished parts
 MAX_ROWS = 20  # largest number of rows that run prints
@@ -196,6 +197,9 @@ def _measured(
     budget = {name: getattr(options, name) for name in ("memory", "minutes", "device")}
     if options.networks is not None:
         budget["networks"] = options.networks
+    if options.against is not None:
+        progress(f"reading {options.against}")
+        budget["against"] = _other_network(options.against)
     run = {"theories": theories, "journal": journal, "progress": progress, **budget}
     given = [f"--{name}" for name in ("data", "text", "size", "length") if getattr(options, name) is not None]
     if user.inputs is not None:
@@ -259,6 +263,20 @@ def _measured(
     return probe_language_model(
         model, found.inputs, found.labels, described=found.described, special_ids=found.special_ids, **run
     )
+
+
+def _other_network(text: str) -> "UserModel":
+    """Reads the second network of ``--against``.
+
+    Raises:
+        ValueError, OSError: see :func:`.read_user_model`; the message names the option.
+    """
+    from ..models.user_model import read_user_model
+
+    try:
+        return read_user_model(text)
+    except (ValueError, OSError) as error:
+        raise type(error)(str(error).replace("MODEL must", "--against must")) from error
 
 
 def run_experiment(options: argparse.Namespace) -> int:

@@ -264,6 +264,11 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
         "the images of a folder --data without subfolders, by name, or of the inputs of FUNCTION"
     )
     subparser.add_argument("--labels", type=_path, metavar="FILE", help=text)
+    text = (
+        "a second network in one of the forms of MODEL, such as another checkpoint: it is measured on the "
+        "same inputs, and the page says which quantities differ"
+    )
+    subparser.add_argument("--against", metavar="OTHER", help=text)
     subparser.add_argument("--theories", metavar="A,B", help="theories to measure (default: all)")
     subparser.add_argument(
         "--length",

@@ -24,6 +24,7 @@ from ..core.result import Result
 from ..core.statistics import LEVEL, NETWORKS, in_order, over_heads, over_seeds
 from ..core.table import grouped
 from ..core.theory import Theory
+from ..probes.paired import PAIRED
 from .pooling import COMPARE, NETWORK, PROBE, REACH, Aggregate, Entry
 
 View = Literal["raw tokens", "features", "network"]
@@ -320,11 +321,12 @@ def quantities(result: Result, theories: Sequence[Theory]) -> list[Quantity]:
     """Returns the quantities of a network in the order of the theories; those of no theory come last.
 
     The headline of a theory has the side that the theory expects. The places of all headlines are one family
-    (:func:`beyond_copies`).
+    (:func:`beyond_copies`). Differences to a second network are left out (:mod:`.changes`).
     """
     sides = {theory.name: theory.in_networks for theory in theories if theory.in_networks is not None}
     titles = {theory.name: theory.title for theory in theories}
-    groups = grouped(result.table, lambda row: (row.theory, row.quantity, row.setting))
+    rows_of_one = [row for row in result.table if not PAIRED & row.at.keys()]
+    groups = grouped(rows_of_one, lambda row: (row.theory, row.quantity, row.setting))
     found: list[Quantity] = []
     in_places: list[int] = []  # numbers of the headlines that are measured in several places
     for (theory, name, setting), rows in groups.items():

@@ -24,7 +24,8 @@ from ..models.user_model import checked
 from ..probes.evaluation import evaluation, logits_of
 from ..probes.main_input import IDS, main_input
 from ..probes.passes import Inputs, count, run, selected
-from .user_models import SEQUENCES, check_weights, is_causal, label_settings, measure_user_model
+from .checks import check_weights
+from .user_models import SEQUENCES, is_causal, label_settings, measure_user_model
 
 if TYPE_CHECKING:
     from numpy import ndarray
@@ -62,7 +63,8 @@ def probe_language_model(
         causal: whether a model that is not causal is refused. If not, it is measured without the tests that
             need a causal one.
         special_ids: see :func:`.probe`.
-        budget: networks, memory, minutes, device, journal and progress, see :func:`.user_models.measure`.
+        budget: networks, memory, minutes, device, against, journal and progress, see
+            :func:`.user_models.measure`.
     Returns:
         Rows of kind "in network" by layer and head, each with its null where there is one. A test that does
         not fit the limits of the model, such as blocks that are longer than its sequences, has one row with

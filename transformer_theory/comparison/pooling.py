@@ -21,6 +21,7 @@ from ..core.result import Result
 from ..core.statistics import over_heads, over_seeds
 from ..core.table import grouped
 from ..core.theory import Theory
+from ..probes.paired import PAIRED
 
 COMPARE, REACH, TRAIN, PROBE, VERIFY = "compare", "reach", "train", "probe", "verify"  # names of results
 NETWORK = "network"  # entry of the column "theory" in rows that belong to no theory
@@ -306,8 +307,9 @@ def _same(first: Measurement, second: Measurement) -> bool:
 def _final_rows(result: Result) -> Iterator[Measurement]:
     """Yields the rows that tables show.
 
-    Rows of claims are omitted, because tables show their verifications. A quantity that was measured during
-    training gets one row: the summary row without step and layer if the result holds one, otherwise the mean
+    Rows of claims are omitted, because tables show their verifications, and so are differences of two
+    networks, which have a table of their own. A quantity that was measured during training gets one row: the
+    summary row without step and layer if the result holds one, otherwise the mean
     over layers and heads at the last step.
     """
     timelines: dict[tuple, list[Measurement]] = {}
@@ -322,7 +324,7 @@ def _final_rows(result: Result) -> Iterator[Measurement]:
                 timelines.setdefault(
                     (row.theory, row.kind, row.quantity, row.split, row.setting, row.model, row.seed), []
                 ).append(row)
-        elif row.kind != "claim":
+        elif row.kind != "claim" and not PAIRED & row.at.keys():
             yield row
     for rows in timelines.values():
         last = max(row.step or 0 for row in rows)

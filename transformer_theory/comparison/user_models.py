@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from .. import __version__
-from ..core.errors import first_line
 from ..core.journal import Pieces
 from ..core.result import Result, provenance
 from ..core.statistics import EQUAL_SCALE, HEADLINE_DRAWS, RANGE_DRAWS, evenly_spaced
@@ -38,12 +37,13 @@ from ..probes.evaluation import device_of, evaluation, logits_of, on_device
 from ..probes.in_use import reserving
 from ..probes.linear_probe import linear_probe_rows
 from ..probes.main_input import MainInput, main_input
-from ..probes.measure import measure_network, metrics_of, with_general
+from ..probes.measure import measure_network, metrics_of, tested_metrics, with_general
 from ..probes.memory import available_memory
-from ..probes.modules import check_stored
+from ..probes.paired import differences
 from ..probes.passes import Inputs, batches, count, run, selected
 from ..probes.token_masks import special_numbers
 from ..theories import choose
+from .checks import check_weights, checked_other, first_pass
 
 # sequences of ids, whose nulls cost most; images and tokens, fewer for a network above SMALL
 SEQUENCES, IMAGES, FEW_IMAGES = 8, 128, 64
@@ -68,6 +68,7 @@ def measure(
     memory: float | None = None,
     minutes: float | None = None,
     device: str | torch.device | None = None,
+    against: nn.Module | UserModel | None = None,
     max_samples: int | None = None,
     seed: int = 0,
     special_ids: Collection[int] | None = None,
@@ -95,6 +96,8 @@ def measure(
             :data:`.cost.MINUTES`.
         device: device on which the network, its copies and the metrics run; the network returns to its own.
             None: where the network is.
+        against: a second network, which takes the same inputs and is measured on the same ones: the result
+            then holds the differences of all quantities, paired over the inputs (:mod:`.paired`).
         max_samples: largest number of sequences, evenly spaced. None: :func:`default_samples`.
         seed: seed of synthetic inputs and copies.
         special_ids, grid: see :func:`.probe`; special ids may be a mapping to their tokens, which are then
@@ -106,8 +109,9 @@ def measure(
         Rows of kind "in network" and "network" by layer and head, each with its nulls, and attention maps.
     Raises:
         ValueError: weights are not finite, inputs or labels do not fit (:func:`.checked`), the network raises
-            on them, it has neither attention nor a list of blocks, memory or minutes do not suffice, or the
-            journal belongs to another measurement.
+            on them, it has neither attention nor a list of blocks, memory or minutes do not suffice, the
+            second network does not fit (:func:`.checked_other`), or the journal belongs to another
+            measurement.
     """
     if not isinstance(model, nn.Module | UserModel):
         raise ValueError(
@@ -127,7 +131,7 @@ def measure(
         None if user.labels is None else user.labels[evenly_spaced(len(user.labels), limit)],
     )
     check_weights(user.network, user.name)
-    outputs = _first_pass(user, data)
+    outputs = first_pass(user, data)
     limits = _limits_of_ids(user.network, data, special_ids)
     given = count(user.inputs)
     words = described or f"{'' if count(data) == given else f'{count(data):,} of '}{_described(user.inputs)}"
@@ -142,6 +146,7 @@ def measure(
         memory=memory,
         minutes=minutes,
         device=device,
+        against=against,
         seed=seed,
         settings=settings,
         pictured=images,
@@ -166,6 +171,7 @@ def measure_user_model(
     memory: float | None = None,
     minutes: float | None = None,
     device: str | torch.device | None = None,
+    against: nn.Module | UserModel | None = None,
     seed: int,
     settings: Mapping[str, Any],
     pictured: Images | None = None,
@@ -182,7 +188,7 @@ def measure_user_model(
         labels: class of each sequence, ``[n]``, or None.
         limits: "vocabulary" and "length" of a causal language model; empty for other networks, in which tests
             on ids do not run.
-        theories, networks, memory, minutes, device, seed, journal, progress: see :func:`measure`.
+        theories, networks, memory, minutes, device, against, seed, journal, progress: see :func:`measure`.
         settings: settings of the result that the caller knows.
         special_ids, grid: see :func:`.probe`.
         pictured: images of the inputs.
@@ -191,8 +197,9 @@ def measure_user_model(
     minutes = MINUTES if minutes is None else minutes
     started, network = time.monotonic(), user.network
     known: dict[str, Any] = {"special_ids": special_ids, "grid": grid}
-    number = sum(parameter.numel() for parameter in network.parameters())
+    number = _weights(network)
     parameter = next(network.parameters(), None)
+    other = None if against is None else checked_other(user, against, data)
     # copies are the null that is tested, and that of a metric bears it out: 19 draws reach p = .05
     draws = RANGE_DRAWS if networks else HEADLINE_DRAWS
     identity = {
@@ -205,32 +212,37 @@ def measure_user_model(
         "seed": seed,
         "special ids": None if special_ids is None else sorted(special_ids),
         "grid": None if grid is None else list(grid),
+        "against": "" if other is None else f"{other.name} {checksum_of(other.network.state_dict())}",
     }
     pieces = Pieces(None if journal is None else Path(journal), identity)
-    with on_device(network, device):
+    second = user if other is None else other
+    with on_device(network, device), on_device(second.network, device or device_of(network)):
         tests = [each for theory in chosen if theory.in_networks for each in theory.in_networks.responses]
 
         def planned() -> dict[str, Any]:
-            progress("memory and time of one sequence")
+            progress("memory and time of a few sequences")
+            free = MEMORY_SHARE * available_memory(device_of(network)) if memory is None else memory * 2**30
             cost = estimate(
                 network,
                 data,
                 lambda: with_general(metrics_of(chosen)),
+                tested=lambda: tested_metrics(chosen),
                 labels=labels,
                 draws=draws,
                 copy=partial(_one_copy, network) if networks else None,
+                memory=free,
                 **known,
             )
-            free = MEMORY_SHARE * available_memory(device_of(network))
             return asdict(
                 plan(
                     cost,
                     sequences=count(data),
                     copies=networks,
-                    memory=free if memory is None else memory * 2**30,
+                    memory=free,
                     minutes=minutes,
                     other_copies={kind: min(number, networks) for kind, number in OTHER_COPIES.items()},
                     synthetic=SYNTHETIC_PASSES * bool(tests),
+                    paired=0.0 if other is None else _weights(other.network) / max(1, number),
                 )
             )
 
@@ -254,6 +266,21 @@ def measure_user_model(
             progress=progress,
             **known,
         )
+        if other is not None:
+            paired = differences(
+                network,
+                other.network,
+                data,
+                labels,
+                chosen,
+                name=user.name,
+                against=other.name,
+                batch_size=sizes.batch,
+                stored=pieces,
+                progress=progress,
+                **known,
+            )
+            table = Table([*table, *paired])
         if not limits:  # a causal language model has an output at every token
             options = {"name": user.name, "batch_size": sizes.batch, "special_ids": special_ids}
             probed = pieces(("linear probe",), lambda: [*linear_probe_rows(network, data, labels, **options)])
@@ -279,6 +306,7 @@ def measure_user_model(
         "tested_sequences": sizes.tested,
         "minutes": minutes,
         "theories": [theory.name for theory in chosen],
+        **({} if other is None else {"against": other.name}),
         **settings,
         "seed": seed,
     }
@@ -305,6 +333,10 @@ def _same_tokens(network: nn.Module, data: Tensor, special_ids: Collection[int] 
         found[LAST] = last
     names = special_ids if isinstance(special_ids, Mapping) else {}
     return {str(place): names.get(number, f"id {number}") for place, number in found.items()}
+
+
+def _weights(network: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in network.parameters())
 
 
 def _one_copy(network: nn.Module) -> None:
@@ -347,22 +379,8 @@ def label_settings(
 
 def default_samples(network: nn.Module, *, ids: bool) -> int:
     """Returns the largest number of inputs on which a network is measured if the user names none."""
-    small = sum(parameter.numel() for parameter in network.parameters()) <= SMALL
+    small = _weights(network) <= SMALL
     return SEQUENCES if ids else IMAGES if small else FEW_IMAGES
-
-
-def check_weights(network: nn.Module, name: str) -> None:
-    """Checks that the weights of a network are finite.
-
-    Raises:
-        ValueError: a weight is NaN or infinite, or has no value.
-    """
-    check_stored(network, name)
-    for key, weight in network.named_parameters():
-        if not weight.is_meta and not bool(weight.isfinite().all()):
-            raise ValueError(
-                f"{name} must have finite weights, got NaN or infinity in {key}; use another checkpoint"
-            )
 
 
 def _limits_of_ids(network: nn.Module, data: Inputs, special_ids: Collection[int] | None) -> dict[str, int]:
@@ -402,25 +420,6 @@ def is_causal(network: nn.Module, main: MainInput, outputs: Tensor | None) -> bo
         other[:, :-1].float() if other is not None else outputs[:, 1:].float(),
     )
     return float((first - second).abs().max()) <= CAUSAL_RTOL * float(first.abs().max())
-
-
-def _first_pass(user: UserModel, data: Inputs) -> Tensor | None:
-    """Runs the network on one sequence and returns its output; a ValueError names the error of
-    the network.
-    """
-    one = _spaced(data, 1)
-    shape = (
-        list(one.shape)
-        if isinstance(one, Tensor)
-        else ", ".join(f"{key} {list(value.shape)}" for key, value in one.items())
-    )
-    try:
-        with evaluation(user.network), torch.random.fork_rng():
-            return logits_of(run(user.network, one))
-    except Exception as error:  # a network of a user raises errors of many kinds
-        raise ValueError(
-            f"{user.name} must run on inputs {shape}, but raised {type(error).__name__}: {first_line(error)}"
-        ) from error
 
 
 def _spaced(data: Inputs, limit: int) -> Inputs:

@@ -67,6 +67,19 @@ IN_WORDS = {
     EQUAL_SPECTRUM: "copies of equal spectrum",
 }
 ABOUT_ANY_DATA = "a statement about any data: compare it with the value on noise"
+DifferenceOutcome = Literal[
+    "differs", "no difference", "not significant", "too few draws", "not tested", "not measured"
+]
+DIFFERENCES: dict[DifferenceOutcome, str] = {
+    "differs": "the difference leaves those of exchanged networks, and its interval excludes 0; the "
+    f"probability of any false finding is at most {LEVEL:g}",
+    "no difference": "the two networks have the same value on the inputs, and without each group of them",
+    "not significant": "not distinguishable from differences of exchanged networks, for want of an effect or "
+    "of power",
+    "too few draws": "too few inputs, and so too few groups of them, for a test",
+    "not tested": "a quantity that is no headline",
+    "not measured": "no value; the reason stands in its place",
+}
 RANGE_OF_FEW = 5  # draws of a further null with which its range decides; copies other than of equal scale: 9
 OTHER_SIDE: dict[str | None, Side] = {">=": "<=", "<=": ">=", "==": "!="}
 
@@ -323,6 +336,55 @@ def _extreme(row: Measurement, null: Null) -> tuple[float, list[float]]:
     assert row.side is not None
     (extreme,), draws = extremeness([value], null.draws, row.side, row.predicted)
     return extreme, draws
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedDifference:
+    """The difference of a quantity between two networks, with its judgement.
+
+    Attributes:
+        row: the difference, with its interval.
+        outcome: one of :data:`DIFFERENCES`.
+        q: two-sided p-value, adjusted for the family; None without a test.
+    """
+
+    row: Measurement
+    outcome: DifferenceOutcome
+    q: float | None = None
+
+
+def judge_differences(rows: Sequence[Measurement]) -> list[JudgedDifference]:
+    """Judges a family of differences between two networks, in their order.
+
+    Their draws (:func:`~.statistics.exchanged_networks`) belong together, so the p-values are adjusted by
+    :func:`~.statistics.studentised_maximum`. A pattern of signs and its opposite are equally extreme: G
+    groups give p-values down to 2 / 2^G. Statistics that are not smooth, such as a mean of a few largest
+    values, have too small p-values; therefore the interval must bear the test out and exclude 0.
+    """
+    nulls = [row.null if row.value is not None else None for row in rows]
+    tested = [null is not None and LEVEL * (1 + len(null.draws)) >= 2 for null in nulls]
+    members = [null for null, test in zip(nulls, tested) if null is not None and test]
+    adjusted = iter(
+        studentised_maximum(
+            np.array([row.value for row, test in zip(rows, tested) if test], dtype=float),
+            np.array([null.draws for null in members], dtype=float).T,
+        )
+        if members
+        else ()
+    )
+
+    def judged(row: Measurement, null: Null | None, test: bool) -> JudgedDifference:
+        if row.value is None:
+            return JudgedDifference(row, "not measured")
+        if null is None:
+            return JudgedDifference(row, "not tested" if row.value else "no difference")
+        if not test:
+            return JudgedDifference(row, "too few draws")
+        p = float(next(adjusted))
+        outside = row.interval is not None and not row.interval[0] <= 0 <= row.interval[1]
+        return JudgedDifference(row, "differs" if p <= LEVEL and outside else "not significant", p)
+
+    return [judged(*each) for each in zip(rows, nulls, tested)]
 
 
 def side_of_null(row: Measurement, null: Null | None = None, draws: int = RANGE_DRAWS) -> int | None:

@@ -24,7 +24,7 @@ mean over many seeds of one accident of the labels would look like a finding.
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,7 @@ EQUAL_NORM = "fresh weights of equal norm"  # initial weights, each matrix scale
 PERMUTED_LABELS = "networks trained on permuted labels"  # the null of a statement about the task
 PERMUTED_EQUAL_STEPS = f"{PERMUTED_LABELS}, equal steps"  # but not of equal training loss: shown only
 UNTRAINED = "untrained networks"  # initial weights: shown, never the decision
+EXCHANGED = "exchanged networks"  # of a difference: the two networks exchanged in some groups of the inputs
 COPIES = (EQUAL_SCALE, HELD_INPUTS, EQUAL_SPECTRUM, EQUAL_NORM)  # of the network itself
 SHOWN = (PERMUTED_EQUAL_STEPS, UNTRAINED)  # never decide
 NETWORKS = (*COPIES, PERMUTED_LABELS, *SHOWN)
@@ -222,6 +223,37 @@ def jackknife_half_width(values: Sequence[float], *, confidence: float = 0.95) -
 
     groups = len(values)
     return float(t.ppf((1 + confidence) / 2, groups - 1)) * math.sqrt((groups - 1) * float(np.var(values)))
+
+
+def pseudo_values(value: float, without: Sequence[float]) -> Float[np.ndarray, " groups"]:
+    r"""Computes the pseudo-values of the jackknife over G groups, moved so that their mean is the value:
+    :math:`v + (G - 1)(\bar v - v_g)` with the statistic :math:`v_g` without group g and the mean
+    :math:`\bar v` of these. Of a mean over samples they are the means of the groups.
+
+    Tukey's pseudo-values, :math:`G v - (G - 1) v_g`, have the mean of the statistic that is corrected for its
+    bias. The correction of a statistic that is far from linear varies more than the pseudo-values say.
+
+    >>> pseudo_values(2.0, [2.5, 1.5]).tolist()
+    [1.5, 2.5]
+    """
+    values = np.array(without, dtype=float)
+    return value + (len(values) - 1) * (values.mean() - values)
+
+
+def exchanged_networks(pseudo: Sequence[float] | Float[np.ndarray, " groups"]) -> Null:
+    r"""Returns the null of the difference of two networks: the mean of its pseudo-values with each pattern of
+    signs other than the pattern of the data, :math:`2^G - 1` draws in a fixed order.
+
+    If the networks are exchanged in a group of the inputs, the difference of a mean over inputs changes its
+    sign there. If the networks differ by chance alone, all patterns are equally probable, and the rank of the
+    absolute value among them is an exact test. For other smooth statistics it is an approximate one.
+
+    >>> exchanged_networks([1.0, 3.0]).draws
+    (-1.0, 1.0, -2.0)
+    """
+    values = np.asarray(pseudo, dtype=float)
+    signs = np.array([*product((1.0, -1.0), repeat=len(values))])[1:]
+    return Null(EXCHANGED, tuple((signs @ values / len(values)).tolist()))
 
 
 def evenly_spaced(size: int, count: int) -> Int[Tensor, " chosen"]:

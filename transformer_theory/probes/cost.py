@@ -1,6 +1,6 @@
 """The time and the memory of a measurement, estimated before it starts, and the sizes that fit a budget.
 
-:func:`estimate` measures one and two sequences. Every quantity of a pass over b sequences is taken as
+:func:`estimate` measures one sequence and a few. Every quantity of a pass over b sequences is taken as
 ``fixed + each * b``, and so is the work of :meth:`.Metric.compute` after n of them. :func:`plan` chooses
 batches, samples and numbers of copies from it; it measures nothing, so equal costs give equal plans.
 
@@ -19,9 +19,18 @@ from torch import Tensor, nn
 from ..core.format import counted
 from ..core.metric import Metric
 from ..core.parallel import gib
-from ..core.statistics import EQUAL_NORM, EQUAL_SPECTRUM, HEADLINE_DRAWS, HELD_INPUTS, RANGE_DRAWS, UNTRAINED
+from ..core.statistics import (
+    EQUAL_NORM,
+    EQUAL_SCALE,
+    EQUAL_SPECTRUM,
+    HEADLINE_DRAWS,
+    HELD_INPUTS,
+    RANGE_DRAWS,
+    UNTRAINED,
+)
 from .evaluation import device_of, evaluation
 from .forward_pass import NoAttention
+from .jackknife import GROUPS
 from .memory import TensorMemory
 from .passes import Inputs, count, run, selected
 from .probing import probe
@@ -31,6 +40,7 @@ MINUTES = 10.0
 COPIES_OF_EQUAL_SCALE = 99
 FEWEST_COPIES = RANGE_DRAWS  # p-values down to 1/20
 OTHER_COPIES = {HELD_INPUTS: 9, EQUAL_SPECTRUM: 9, EQUAL_NORM: 9, UNTRAINED: 3}
+RANGE = f"{EQUAL_SCALE}, all quantities"  # the first copies, in which all quantities are measured
 LARGEST_BATCH = 32  # more sequences per pass save nothing
 TESTED = (4, 2, 1)  # smallest numbers of sequences that are tested, in the order in which they are tried
 SYNTHETIC = (60, 40, 20, 10, 6, 3)  # sequences of synthetic inputs, of which the first that fits is taken
@@ -38,7 +48,8 @@ SYNTHETIC_SHARE = 0.15  # of the time, which these may take
 SPARE = 0.1  # of the time, for reading, figures and errors of the estimate
 # work space inside operations, and gaps in the heap: a ViT-S of 257 tokens needed 1.4 times its tensors
 OVERHEAD = 1.5
-PATIENCE = 15.0  # seconds of one sequence above which a second one is not tried
+PATIENCE = 15.0  # seconds of one sequence above which no further one is tried
+FEW = (4, 2, 1)  # numbers of sequences of the second pass, of which the first that fits is taken
 
 
 @dataclass(frozen=True)
@@ -57,18 +68,17 @@ class Part:
         return Part(factor * self.fixed, factor * self.each)
 
     @classmethod
-    def through(cls, one: float, two: float | None = None) -> "Part":
-        """Returns the quantity from its values for one and two sequences, with no negative part; without the
-        second value, all of it belongs to the sequence.
+    def through(cls, one: float, many: float, n: int) -> "Part":
+        """Returns the quantity from its values for one and for n sequences, with no negative part. If n is 1,
+        all of it belongs to the sequence.
 
-        >>> Part.through(5.0, 7.0)
+        >>> Part.through(5.0, 11.0, 4)
         Part(fixed=3.0, each=2.0)
         """
-        if two is None:
+        if n == 1:
             return cls(0.0, one)
-        if two <= one:
-            return cls(max(one, two), 0.0)
-        return cls(2 * one - two, two - one) if two <= 2 * one else cls(0.0, two / 2)
+        each = min(max(many - one, 0.0) / (n - 1), many / n)
+        return cls(max(one, many) - each * (n if many >= one else 1), each)
 
 
 @dataclass(frozen=True)
@@ -88,6 +98,8 @@ class Cost:
         update: a forward pass with all metrics.
         compute: the rows of the metrics after all passes; bytes include the states.
         update_drawn, compute_drawn: the same with the null draws of the metrics themselves.
+        tested: seconds of ``update`` and of ``compute`` with the metrics that are tested alone, divided by
+            those with all of them.
         kept: bytes of the states of the metrics after a pass.
         weights: bytes of the parameters and buffers.
         copy: seconds in which one copy of the network is made.
@@ -99,6 +111,7 @@ class Cost:
     compute: Work
     update_drawn: Work
     compute_drawn: Work
+    tested: tuple[float, float] = (1.0, 1.0)
     kept: Part = Part()
     weights: int = 0
     copy: float = 0.0
@@ -109,6 +122,13 @@ class Cost:
         update, compute = self._works(drawn)
         passes = math.ceil(n / batch)
         return passes * update.seconds.fixed + n * update.seconds.each + compute.seconds.of(n)
+
+    def seconds_tested(self, n: int, batch: int) -> float:
+        """Returns the seconds of a measurement with the metrics that are tested."""
+        update, compute = (
+            part.seconds.times(share) for part, share in zip((self.update, self.compute), self.tested)
+        )
+        return math.ceil(n / batch) * update.fixed + n * update.each + compute.of(n)
 
     def bytes(self, n: int, batch: int, *, drawn: bool = False) -> float:
         """Returns the largest number of bytes of a measurement of n sequences: in the last pass, beside the
@@ -168,27 +188,32 @@ def estimate(
     inputs: Inputs,
     metrics: Callable[[], Sequence[Metric]],
     *,
+    tested: Callable[[], Sequence[Metric]] | None = None,
     labels: Tensor | None = None,
     draws: int = HEADLINE_DRAWS,
     copy: Callable[[], object] | None = None,
+    memory: float = math.inf,
     special_ids: Collection[int] | None = None,
     grid: tuple[int, int] | None = None,
     patience: float = PATIENCE,
 ) -> Cost:
-    """Measures what passes over one and two sequences cost.
+    """Measures what passes over one sequence and over a few cost.
 
-    The sequences are the longest one and, if possible, one of another class and another length. The first
-    measurement, under the counter of memory, is not timed. If it takes longer than ``patience``, no second
-    sequence is tried, and everything counts as cost of the sequence.
+    The sequences are the longest one and, if possible, one of another class and another length; then the
+    longest of the others. If the first pass takes longer than ``patience``, or a few sequences would not fit
+    into the memory, everything counts as cost of the sequence. Null draws are made for the few sequences
+    only. Half of what they cost counts for the pass, the other half for its sequences.
 
     Args:
         model: the network.
         inputs: its inputs, tensors ``[n, ...]``.
         metrics: ``() -> metrics``: new metrics at each call. Those of attention are left out of a network
             without attention.
+        tested: the same of the metrics that are tested. None: all of them.
         labels: class of each sequence, ``[n]``.
         draws: number of null draws of the metrics' own nulls.
         copy: makes one copy of the network, and is timed; None: copies cost no time.
+        memory: bytes that the passes may need.
         special_ids, grid: see :func:`.probe`.
         patience: seconds.
     Raises:
@@ -198,11 +223,11 @@ def estimate(
     device = device_of(model)
     chosen = {"special_ids": special_ids, "grid": grid}
 
-    def measured(n: int, draws: int, *, memory: bool) -> "_Laps":
+    def measured(n: int, draws: int, metrics: Callable[[], Sequence[Metric]] = metrics) -> "_Laps":
         part = rows[:n]
         classes = None if labels is None else labels[part.to(labels.device)]
         for attention in (True, False):
-            laps = _Laps(device, memory=memory)
+            laps = _Laps(device)
             found = [metric for metric in metrics() if attention or "attention" not in metric.kinds]
             try:
                 with torch.random.fork_rng(), evaluation(model), laps:
@@ -219,72 +244,73 @@ def estimate(
             f"{name} must have attention or a list of similar blocks to be measured, got neither"
         )
 
-    def plain(n: int, *, memory: bool) -> "_Laps":
-        laps = _Laps(device, memory=memory)
+    def plain(n: int) -> "_Laps":
+        laps = _Laps(device)
         with torch.random.fork_rng(), evaluation(model), laps:
             run(model, selected(inputs, rows[:n]))
             laps.lap()
         return laps
 
-    began = time.perf_counter()
-    first = measured(1, 0, memory=True)
-    dear = time.perf_counter() - began > patience
-    sizes = (1, 2) if len(rows) > 1 and not dear else (1,)
-    counted_runs = [first, *(measured(n, 0, memory=True) for n in sizes[1:])]
-    timed = [first] if dear else [measured(n, 0, memory=False) for n in sizes]
-    drawn = measured(1, draws, memory=True) if draws else first
-    timed_drawn = drawn if draws else timed[0]  # once: draws may take longer than all else together
-    forward = [plain(n, memory=True) for n in sizes]
-    forward_timed = [plain(n, memory=False) for n in sizes]
+    overhead = 1.0 if device.type == "cuda" else OVERHEAD
+    one = measured(1, 0)
+    seconds = sum(one.seconds)
+    if seconds <= patience:  # without what only the first call does
+        one = measured(1, 0)
+    fitting = memory / (overhead * max(*one.peaks, 1))
+    n = next((n for n in FEW if n <= min(len(rows), fitting)), 1) if seconds <= patience else 1
+    many = one if n == 1 else measured(n, 0)
+    drawn = measured(n, draws) if draws else many
+    some = many if tested is None else measured(n, 0, tested)
+    forward = [plain(size) for size in (1, n)]
 
     def work(lap: int) -> Work:
         return Work(
-            Part.through(*(laps.seconds[lap] for laps in timed)),
-            Part.through(*(laps.peaks[lap] for laps in counted_runs)),
+            Part.through(one.seconds[lap], many.seconds[lap], n),
+            Part.through(one.peaks[lap], many.peaks[lap], n),
         )
 
-    update, compute = work(0), work(1)
-    kept = Part.through(*(laps.ends[0] for laps in counted_runs))
+    def with_draws(lap: int) -> Work:
+        bare = work(lap)
+        return Work(_raised(bare.seconds, drawn.seconds[lap], n), _raised(bare.bytes, drawn.peaks[lap], n))
+
+    kept = Part.through(one.ends[0], many.ends[0], n)
     if copy is not None:
         began = time.perf_counter()
         copy()
         _synchronise(device)
     return Cost(
         forward=Work(
-            Part.through(*(laps.seconds[0] for laps in forward_timed)),
-            Part.through(*(laps.peaks[0] for laps in forward)),
+            Part.through(*(laps.seconds[0] for laps in forward), n),
+            Part.through(*(laps.peaks[0] for laps in forward), n),
         ),
-        update=update,
-        compute=compute,
-        # draws inside a pass are made for each sequence, those of the rows in proportion to the other work
-        update_drawn=Work(
-            _raised(update.seconds, timed_drawn.seconds[0]), _raised(update.bytes, drawn.peaks[0])
-        ),
-        compute_drawn=Work(
-            _scaled(compute.seconds, timed_drawn.seconds[1]), _scaled(compute.bytes, drawn.peaks[1])
-        ),
-        kept=Part(kept.fixed + max(0.0, drawn.ends[0] - kept.of(1)), kept.each),
+        update=work(0),
+        compute=work(1),
+        update_drawn=with_draws(0),
+        compute_drawn=with_draws(1),
+        tested=(_share(some, many, 0), _share(some, many, 1)),
+        kept=Part(kept.fixed + max(0.0, drawn.ends[0] - kept.of(n)), kept.each),
         weights=sum(x.numel() * x.element_size() for x in (*model.parameters(), *model.buffers())),
         copy=0.0 if copy is None else time.perf_counter() - began,
-        overhead=1.0 if device.type == "cuda" else OVERHEAD,
+        overhead=overhead,
     )
 
 
-def _raised(part: Part, one: float) -> Part:
-    """Returns a quantity whose value for one sequence is at least ``one``; the difference is that of each."""
-    return Part(part.fixed, part.each + max(0.0, one - part.of(1)))
+def _raised(part: Part, drawn: float, n: int) -> Part:
+    """Returns a quantity whose value for n sequences is at least ``drawn``; half of the difference is that of
+    the pass, unless there is only one sequence.
+    """
+    extra = max(0.0, drawn - part.of(n))
+    fixed = extra / 2 if n > 1 else 0.0
+    return Part(part.fixed + fixed, part.each + (extra - fixed) / n)
 
 
-def _scaled(part: Part, one: float) -> Part:
-    """Returns a multiple of a quantity whose value for one sequence is at least ``one``."""
-    if part.of(1) <= 0:
-        return Part(0.0, one)
-    return part.times(max(1.0, one / part.of(1)))
+def _share(some: "_Laps", all: "_Laps", lap: int) -> float:
+    return min(1.0, some.seconds[lap] / all.seconds[lap]) if all.seconds[lap] > 0 else 1.0
 
 
 def _longest(inputs: Inputs, labels: Tensor | None) -> Tensor:
-    """Returns the indices of up to two sequences: that with most real tokens, and one of another class and
-    another length, as far as there is one, with most of them.
+    """Returns the indices of up to ``FEW[0]`` sequences: that with most real tokens; one of another class and
+    another length, as far as there is one, with most of them; then the others, the longest first.
     """
     n = count(inputs)
     lengths = [0] * n
@@ -294,12 +320,13 @@ def _longest(inputs: Inputs, labels: Tensor | None) -> Tensor:
                 lengths = (mask > 0).sum(1).tolist()
     classes = [0] * n if labels is None else labels.tolist()
     first = max(range(n), key=lambda i: (lengths[i], -i))
-    others = [i for i in range(n) if i != first]
 
     def preference(i: int) -> tuple[bool, bool, int, int]:
         return classes[i] != classes[first], lengths[i] != lengths[first], lengths[i], -i
 
-    return torch.tensor([first, *sorted(others, key=preference, reverse=True)[:1]])
+    second = sorted((i for i in range(n) if i != first), key=preference, reverse=True)[:1]
+    others = sorted((i for i in range(n) if i not in (first, *second)), key=lambda i: (-lengths[i], i))
+    return torch.tensor([first, *second, *others[: FEW[0] - 2]])
 
 
 class _Laps:
@@ -307,7 +334,6 @@ class _Laps:
 
     Args:
         device: device of the network.
-        memory: whether memory is counted, which makes operations on a CPU slower.
 
     Attributes:
         seconds: of each step.
@@ -315,12 +341,12 @@ class _Laps:
         ends: bytes at the end of each step, above those at the start.
     """
 
-    def __init__(self, device: torch.device, *, memory: bool):
+    def __init__(self, device: torch.device):
         self.device = device
         self.seconds: list[float] = []
         self.peaks: list[float] = []
         self.ends: list[float] = []
-        self.memory = TensorMemory() if memory and device.type != "cuda" else None
+        self.memory = None if device.type == "cuda" else TensorMemory()
 
     def __enter__(self) -> "_Laps":
         self.seconds, self.peaks, self.ends = [], [], []
@@ -366,6 +392,7 @@ def plan(
     minutes: float = MINUTES,
     other_copies: Mapping[str, int] | None = None,
     synthetic: float = 0.0,
+    paired: float = 0.0,
 ) -> MeasurementPlan:
     """Chooses the sizes of a measurement within a budget.
 
@@ -384,11 +411,13 @@ def plan(
         other_copies: number of networks of each further kind. None: :data:`OTHER_COPIES`.
         synthetic: sequences that run for each sequence of the synthetic inputs, nulls included (all theories:
             23 for images, up to 60 for a causal language model); 0: there are no such tests.
+        paired: weights of a second network that is compared on the same inputs, divided by those of the
+            network; both are then measured in groups of the inputs (:mod:`.paired`). 0: there is none.
     Raises:
         ValueError: not even one sequence fits into the memory or the time.
     """
     others = OTHER_COPIES if other_copies is None else other_copies
-    return _Planner(cost, memory, minutes, others, synthetic).plan(sequences, copies)
+    return _Planner(cost, memory, minutes, others, synthetic, paired).plan(sequences, copies)
 
 
 @dataclass(frozen=True)
@@ -400,6 +429,7 @@ class _Planner:
     minutes: float
     others: Mapping[str, int]
     synthetic: float
+    paired: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -429,7 +459,9 @@ class _Planner:
                         return self.made(n, batch, tested, copies, others)
         n, batch = sizes[-1]
         without = self.needed(n, batch, 1, 0, {})
-        fitting = math.floor((self.seconds - without) / self.of_copy("", 1, batch))
+        first = FEWEST_COPIES * self.of_copy(RANGE, 1, batch)
+        rest = self.seconds - without - first
+        fitting = FEWEST_COPIES + math.floor(rest / self.of_copy(EQUAL_SCALE, 1, batch)) if rest >= 0 else 0
         least = min(copies, FEWEST_COPIES)
         if fitting >= least:
             return self.made(n, batch, 1, fitting, {})
@@ -451,23 +483,40 @@ class _Planner:
         with held inputs runs beside the network.
         """
         itself = self.cost.bytes(n, batch, drawn=True)
+        if self.paired:  # the states of all groups, beside those that are merged
+            itself = max(itself, self.cost.bytes(n, batch) + self.cost.overhead * self.cost.kept.of(n))
         if not copies:
             return itself
         tested = max(1, n // 2)
         beside = self.cost.bytes(tested, min(batch, tested)) + self.cost.forward.bytes.of(min(batch, tested))
         return self.cost.weights + max(itself, beside)
 
+    def in_groups(self, n: int, batch: int) -> float:
+        """Returns the seconds in which the network is measured in groups of the inputs: every quantity is
+        computed on all of them, and without each group.
+        """
+        groups = min(GROUPS, n)
+        size = math.ceil(n / groups)
+        passes = groups * self.cost.seconds(size, min(batch, size))
+        computed = self.cost.compute.seconds
+        return passes - groups * computed.of(size) + computed.of(n) + groups * computed.of(n - size)
+
     def needed(self, n: int, batch: int, tested: int, copies: int, others: Mapping[str, int]) -> float:
-        """Returns the seconds of the network itself, of the network on the tested sequences, of copies, and
-        of the tests on synthetic inputs.
+        """Returns the seconds of the network itself, of the network on the tested sequences, of the groups of
+        the others, of copies, of the tests on synthetic inputs, and of a second network.
         """
         total = self.cost.seconds(n, batch, drawn=True) + self.responses(batch)[1]
+        if self.paired:
+            total += (1 + self.paired) * self.in_groups(n, batch)
+        if n - tested > 1:
+            total += self.in_groups(n - tested, batch)
         if not tested:
             return total
         if tested < n:
             total += self.cost.seconds(tested, min(batch, tested))
-        total += copies * self.of_copy("", tested, batch)
-        return total + sum(number * self.of_copy(kind, tested, batch) for kind, number in others.items())
+        first = min(copies, RANGE_DRAWS)
+        numbers = {RANGE: first, EQUAL_SCALE: copies - first, **others}
+        return total + sum(number * self.of_copy(kind, tested, batch) for kind, number in numbers.items())
 
     def responses(self, batch: int) -> tuple[int, float]:
         """Returns the number of synthetic sequences and the seconds of the tests on them."""
@@ -481,7 +530,9 @@ class _Planner:
     def of_copy(self, kind: str, tested: int, batch: int) -> float:
         """Returns the seconds of one copy; held inputs need a forward pass of the network beside it."""
         size = min(batch, tested)
-        seconds = self.cost.copy + self.cost.seconds(tested, size)
+        all_metrics = kind in (RANGE, UNTRAINED)
+        measured = self.cost.seconds if all_metrics else self.cost.seconds_tested
+        seconds = self.cost.copy + measured(tested, size)
         if kind == HELD_INPUTS:
             forward = self.cost.forward.seconds
             seconds += math.ceil(tested / size) * forward.fixed + tested * forward.each

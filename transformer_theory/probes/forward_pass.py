@@ -159,6 +159,14 @@ class ForwardPass(TorchFunctionMode):
             self.on_fault(error)
             return None
 
+    def release(self) -> None:
+        """Removes the references of the parts of the pass to each other and to it. Otherwise its tensors
+        would live until Python looks for cycles.
+        """
+        self.flow.watcher = None
+        vars(self.layers).clear()
+        vars(self).clear()
+
     def check(self, name: str) -> None:
         """Checks that the pass contained what the metrics need.
 
@@ -451,6 +459,7 @@ class ForwardPass(TorchFunctionMode):
         if frame.attentions:
             with aside():
                 self._emit_attention(frame, first)
+                frame.block = None  # which refers to the frame
         if self.features and first is not None:
             self.layers.left(frame, first)
         if frame.projections and self.stack:

@@ -55,6 +55,19 @@ def metrics_of(theories: Iterable[Theory]) -> list[Metric]:
     return [metric for theory in theories if theory.in_networks for metric in theory.in_networks.metrics()]
 
 
+def tested_metrics(theories: Iterable[Theory]) -> list[Metric]:
+    """Returns new metrics of what is tested against copies: the headlines with a side, sinks and outlier
+    tokens. A metric without the attribute ``quantity`` may measure the headline, and is one of them.
+    """
+    found: list[Metric] = [AttendedTokens(), OutlierTokens()]
+    for theory in theories:
+        if theory.in_networks is not None and theory.in_networks.side is not None:
+            headline = theory.in_networks.headline
+            metrics = theory.in_networks.metrics()
+            found += [metric for metric in metrics if getattr(metric, "quantity", headline) == headline]
+    return found
+
+
 def with_general(metrics: Sequence[Metric]) -> list[Metric]:
     """Returns the metrics and the general ones, which belong to no theory: attention statistics, geometry of
     features, neural collapse, sinks and outlier tokens.
@@ -111,13 +124,14 @@ def measure_network(
     known: dict[str, Any] = {"special_ids": special_ids, "grid": grid}
 
     def rows_of(
-        network: nn.Module, which: Tensor | None = None, draws: int = 0, said: str = ""
+        network: nn.Module, which: Tensor | None = None, whole: bool = True, draws: int = 0, said: str = ""
     ) -> list[Measurement]:
         return _metric_rows(
             network,
             inputs if which is None else selected(inputs, which),
             labels if labels is None or which is None else labels[which],
             theories,
+            with_general(metrics_of(theories)) if whole else tested_metrics(theories),
             name=name,
             draws=draws,
             size=plan.batch,
@@ -138,7 +152,7 @@ def measure_network(
         beside = stored(("beside",), lambda: rows_of(model, tested))
     drawn = measure_randomised(
         model,
-        lambda network: rows_of(network, tested),
+        lambda network, whole: rows_of(network, tested, whole),
         beside or rows,
         planned={EQUAL_SCALE: plan.copies, **plan.other_copies},
         deadline=deadline,
@@ -159,7 +173,7 @@ def measure_network(
             batch_size=plan.batch,
             **known,
         )
-        whole, without = _stored_groups(stored, intervals)
+        whole, without = stored_groups(stored, intervals)
         rows = with_intervals(rows, whole, without)
     answers: list[Measurement] = []
     for theory in theories:
@@ -188,7 +202,7 @@ def measure_network(
     ]
     found = [mean for mean in means if mean is not None and mean.nulls]
     if len(others) > 1:
-        found = with_intervals(found, *_means(theories, whole, without))
+        found = with_intervals(found, *headline_means(theories, whole, without))
     missing = [
         Measurement("network", "network", kind, None, reason=reason, model=name)
         for kind, reason in drawn.reasons.items()
@@ -214,8 +228,10 @@ def _tested_values(
     return means, places
 
 
-def _stored_groups(
-    stored: Store, measured: Callable[[], tuple[list[Measurement], list[list[Measurement]]]]
+def stored_groups(
+    stored: Store,
+    measured: Callable[[], tuple[list[Measurement], list[list[Measurement]]]],
+    piece: tuple[str, ...] = ("groups",),
 ) -> tuple[list[Measurement], list[list[Measurement]]]:
     """Returns the rows on all inputs and without each group of them, which are stored with the number of the
     group as their seed.
@@ -229,12 +245,12 @@ def _stored_groups(
             for row in rows
         ]
 
-    groups = grouped(stored(("groups",), work), lambda row: row.seed)
+    groups = grouped(stored(piece, work), lambda row: row.seed)
     whole, *without = groups.values() if groups else [[]]
     return [replace(row, seed=None) for row in whole], without
 
 
-def _means(
+def headline_means(
     theories: Sequence[Theory], whole: list[Measurement], without: Sequence[list[Measurement]]
 ) -> tuple[list[Measurement], list[list[Measurement]]]:
     """Returns the headlines of rows, averaged over heads and layers."""
@@ -255,6 +271,7 @@ def _metric_rows(
     inputs: Inputs,
     labels: Tensor | None,
     theories: Sequence[Theory],
+    metrics: Sequence[Metric],
     *,
     name: str,
     draws: int,
@@ -262,13 +279,13 @@ def _metric_rows(
     progress: Callable[[str], None],
     **known: Any,
 ) -> list[Measurement]:
-    """Measures the metrics of the theories and the general ones; those of attention are left out if the
-    network has none.
+    """Measures metrics of the theories and general ones; those of attention are left out if the network has
+    none.
 
     Raises:
         ValueError: the network has neither attention nor a list of similar blocks.
     """
-    metrics, number = with_general(metrics_of(theories)), count(inputs)
+    number = count(inputs)
 
     def passes() -> Iterator:
         for index, batch in enumerate(batches(inputs, labels, size)):

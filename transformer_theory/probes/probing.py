@@ -440,6 +440,7 @@ class Probe:
                 "stream after attention"
             )
             self._note("residual stream", reason, layer=layer)
+        forward.release()
         return output
 
     def _fault(self, error: Exception, layer: int | None = None, name: str = "") -> None:

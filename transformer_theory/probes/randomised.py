@@ -8,8 +8,10 @@
 
 Copies have the code, the masks and the inputs of the network. They are measured on some of the inputs, and
 the network beside them on the same ones. The first kind decides, with as many copies as the time permits
-(:class:`.cost.MeasurementPlan`). Copies are left out if no headline and no head can reach a decision any
-more, whatever they give (:func:`~.statistics.can_still_decide`).
+(:class:`.cost.MeasurementPlan`). Its first 19 copies, and untrained networks, give the range of every
+quantity; the others are measured only where a quantity is tested (:func:`.measure.tested_metrics`). Copies
+are left out if no headline and no head can reach a decision any more, whatever they give
+(:func:`~.statistics.can_still_decide`).
 """
 
 import time
@@ -53,7 +55,7 @@ class Randomised:
 
 def measure_randomised(
     network: nn.Module,
-    rows_of: Callable[[nn.Module], Rows],
+    rows_of: Callable[[nn.Module, bool], Rows],
     beside: Rows,
     *,
     planned: Mapping[str, int],
@@ -67,7 +69,8 @@ def measure_randomised(
 
     Args:
         network: the network; it is not changed.
-        rows_of: measures a network on the inputs of the copies.
+        rows_of: measures a network on the inputs of the copies: all quantities, or only those that are
+            tested.
         beside: rows of the network itself on these inputs.
         planned: number of copies of each kind.
         deadline: time of ``time.monotonic()`` after which no copy is begun, except the first
@@ -102,7 +105,9 @@ def measure_randomised(
         progress(f"{kind}, copy {number + 1} of {planned[kind]}")
 
         def work(kind: str = kind, number: int = number) -> Rows:
-            return [*_bare(_measured(network, copies, kind, seed + number, rows_of))]
+            whole = kind == UNTRAINED or (kind == EQUAL_SCALE and number < RANGE_DRAWS)
+            rows = _measured(network, copies, kind, seed + number, lambda copy: rows_of(copy, whole))
+            return [*_bare(rows)]
 
         try:
             drawn.append(stored((kind, str(number)), work))

@@ -42,7 +42,7 @@ from ..core.statistics import LEVEL
 from ..core.table import grouped
 from ..core.theory import Theory
 from ..metrics.named_tokens import PLACES
-from . import curve_figures, figures, judged_figures, number_tables, tables, training
+from . import changes, curve_figures, figures, judged_figures, number_tables, tables, training
 from .curves import (
     Curves,
     Series,
@@ -557,6 +557,7 @@ def _one_network(result: Result, theories: Sequence[Theory]) -> dict[str, Any]:
     general = [each for each in found if each.theory == NETWORK and each.name not in PLACES]
     return {
         **head_of_network(result),
+        "changes": changes.section(result, theories),
         "sections": theories,
         "glance": _glance(result, found),
         "statements": network_statements(chosen, found),

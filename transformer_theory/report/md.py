@@ -8,7 +8,7 @@ from ..comparison.judged import findings, rung_results
 from ..comparison.pooling import Aggregate
 from ..core.math_text import rendered_parts
 from ..core.sources import Source
-from . import number_tables, tables
+from . import changes, number_tables, tables
 from .origins import sentence
 from .sentences import reach_statements, sentences
 from .tables import Cell, Code, Note, Piece, Plain, Strong, StrongNote, Table, pieces
@@ -41,6 +41,9 @@ def markdown(aggregate: Aggregate, provenance: Table | None = None) -> str:
         parts += [table(item) for item in number_tables.of_theory(aggregate, theory)]
     if (networks := number_tables.networks(aggregate)) is not None:
         parts += ["## Networks", table(networks)]
+    for result in aggregate.results:
+        if (changed := changes.of_result(result, aggregate.theories)) is not None:
+            parts += [f"## {text(str(changed.caption).rstrip('.'))}", table(changed)]
     parts += ["## Provenance of the numbers", table(provenance or number_tables.provenance(aggregate))]
     return "\n\n".join(parts) + "\n"
 

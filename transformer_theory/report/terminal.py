@@ -7,6 +7,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ..comparison.changes import changes as changed
 from ..comparison.judged import findings, headlines, quantities, rung_results, with_headlines
 from ..comparison.pooling import NETWORK, aggregate
 from ..core import format
@@ -16,7 +17,7 @@ from ..core.measurement import Measurement
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.theory import Theory
-from . import number_tables, tables
+from . import changes, number_tables, tables
 from .sentences import (
     MEANING_OF_P,
     NAMED_PLACES,
@@ -254,6 +255,7 @@ def heads(result: Result, *, brief: bool = False) -> Group:
     for outcome, names in other_outcomes(chosen, found):
         others.append(f"{outcome.capitalize()}: ", style="bold").append(f"{plain(names)}. ")
     parts.append(Padding(others, (1, 0, 0, 2)))
+    parts += _changed(result, theories)
     for theory in theories if not brief else ():
         own = tables.in_network(with_headlines(found, chosen), theory)
         if own["table"] is not None or own["reasons"]:
@@ -271,6 +273,24 @@ def heads(result: Result, *, brief: bool = False) -> Group:
         )
     )
     return Group(*parts)
+
+
+def _changed(result: Result, theories: Sequence[Theory]) -> list[RenderableType]:
+    """Returns what differs from a second network; nothing without one."""
+    found = changed(result, theories)
+    if found is None:
+        return []
+    parts: list[RenderableType] = [Text(f"\n{changes.heading(found)}", style="bold")]
+    said = changes.sentences(found)
+    parts += [] if said else [Padding(Text(changes.NOTHING), (0, 0, 0, 2))]
+    for title, text, _ in said:
+        sentence = Text(f"{plain(title)}: ", style="bold").append(f"{plain(text)}.", style="not bold")
+        parts.append(Padding(sentence, (0, 0, 1, 2)))
+    rest = Text()
+    for outcome, names in changes.others(found):
+        rest.append(f"{outcome.capitalize()}: ", style="bold").append(f"{plain(names)}. ")
+    remark = f"{found.left_out}. " if found.left_out else ""
+    return [*parts, Padding(rest, (0, 0, 0, 2)), Text(f"{remark}{changes.MEANING}", style="dim")]
 
 
 def networks(result: Result) -> Table:

@@ -29,7 +29,7 @@ from ..core.math_text import escape, prose, typewriter
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.theory import Theory
-from . import number_tables, tables
+from . import changes, number_tables, tables
 from .figures import IN_COLUMN, Drawn, Picture, draw, file_names, pictures
 from .html import TEMPLATES
 from .macros import definitions, example, macros
@@ -75,7 +75,9 @@ def all_theories(combined: Aggregate) -> str:
     """Returns :func:`latex` of results that are already combined."""
     software = sentence(combined.results)
     if len(combined.results) == 1 and is_of_one_network(combined.results[0]):
-        return floats(tables.of_network(combined.results[0], combined.theories), software)
+        result, theories = combined.results[0], combined.theories
+        both = (tables.of_network(result, theories), changes.of_result(result, theories))
+        return "\n".join(floats(each, software) for each in both if each is not None)
     found = findings(combined)
     headlines, rungs = (
         tables.findings(found, tables.absent(combined, found)),

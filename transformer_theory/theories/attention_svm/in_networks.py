@@ -15,6 +15,7 @@ selection. Queries that are not among the tokens have separate axes and signs.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -137,32 +138,39 @@ def alignment(
     x, z = tokens[pairs // queries.shape[1]], queries.reshape(-1, queries.shape[-1])[pairs]
     queries_are_tokens = d == z.shape[-1] and bool((x == z[:, None]).all(-1).any(-1).all())
     flips = SignFlips.draw(tokens, None if queries_are_tokens else queries, draws, generator)
-    return _with_null(W[None], x[None], z[None], flips)[0]
+    return _with_null((W / W.abs().amax())[None], x, z, flips)[0]
 
 
 def _with_null(
-    W: Float[Tensor, "h d d_z"], x: Float[Tensor, "h m T d"], z: Float[Tensor, "h m d_z"], flips: SignFlips
+    W: Float[Tensor, "h d d_z"], x: Float[Tensor, "m T d"], z: Float[Tensor, "m d_z"], flips: SignFlips
 ) -> list[Alignment]:
     """Computes the alignment of h heads for m inputs of T > 1 tokens with one query each: finite values,
-    float64, W not zero.
+    float64, W not zero and of a size whose square neither overflows nor underflows.
     """
-    # the squares in the norm then neither overflow nor underflow
-    W = W / W.abs().amax((-2, -1), keepdim=True)
-    W = W / torch.linalg.matrix_norm(W, keepdim=True)
+    norms = torch.linalg.vector_norm(W, dim=(-2, -1), keepdim=True)
     # Keys W z of the head itself and, in the null, of the flipped head: the flips act on the queries, before
-    # and after W. There are few queries, so this costs less than forming the flipped W.
+    # and after W. There are few queries, so this costs less than forming the flipped W, and one product for
+    # all draws less than one for each, which would copy W.
     flips, draw_of = flips.different()
-    keys = torch.cat([(z @ W.mT)[None], flips.after(flips.before(z) @ W.mT)])  # [1 + draws, h, m, d]
-    scores = (x @ keys.permute(1, 2, 3, 0)).permute(3, 0, 1, 2)  # [1 + draws, h, m, T]
+    keys = (z @ W.mT / norms)[None]  # [1, h, m, d]
+    flipped = (flips.before(z).flatten(0, 1) @ W.mT / norms).unflatten(1, (-1, len(z))).transpose(0, 1)
+    scores = torch.cat([_products(x, keys), _products(x @ flips.left, flips.after(flipped))])
     alignments = []
-    for value, *others in zip(*_selection_cosines(scores, x, z)):
+    shared = (each.expand(len(W), *each.shape) for each in (x, z))  # by the heads
+    for value, *others in zip(*_selection_cosines(scores, *shared)):
         if value.cosine is None:
             alignments.append(_missing(value.reason, value.constraints))
             continue
         cosines = [others[draw].cosine for draw in draw_of]
         null = Null(NULL_KIND, tuple(cosine for cosine in cosines if cosine is not None))
-        alignments.append(dataclasses.replace(value, null=null if null.draws else None, queries=x.shape[1]))
+        alignments.append(dataclasses.replace(value, null=null if null.draws else None, queries=len(x)))
     return alignments
+
+
+def _products(x: Float[Tensor, "m T d"], keys: Float[Tensor, "k h m d"]) -> Float[Tensor, "k h m T"]:
+    """Returns the products of the tokens of each input with its keys."""
+    # [m, T, d] @ [m, d, k h]
+    return (x @ keys.permute(2, 3, 0, 1).flatten(2)).unflatten(2, keys.shape[:2]).permute(2, 3, 0, 1)
 
 
 def _selection_cosines(
@@ -383,8 +391,9 @@ class AlignmentMetric(PerModule):
         flips = SignFlips.draw(tokens, None, draws, signs)
         keys = self._keys(n, T, len(heads))
         count = max(1, self._budget(len(heads)) // (keys - 1))
-        usable = [head for head, W in enumerate(heads) if bool(torch.isfinite(W).all()) and bool(W.any())]
-        alignments = [_missing(ZERO if bool(torch.isfinite(W).all()) else "W is not finite") for W in heads]
+        largest = torch.linalg.vector_norm(heads, torch.inf, (-2, -1)).tolist()
+        usable = [head for head, size in enumerate(largest) if math.isfinite(size) and size > 0]
+        alignments = [_missing(ZERO if size == 0 else "W is not finite") for size in largest]
         if usable:
             subset = torch.Generator().manual_seed(self.seed)
             pairs = torch.randperm(n * T, generator=subset)[:count]
@@ -392,9 +401,11 @@ class AlignmentMetric(PerModule):
             if keys < T:
                 chosen = torch.rand(len(pairs), T, generator=subset).argsort(1)[:, :keys].sort(1).values
                 x = x[torch.arange(len(pairs))[:, None], chosen]
-            x, z = (each.double().expand(len(usable), *each.shape) for each in (x, z))
+            W = heads if len(usable) == len(heads) else heads[usable]
+            # squares of single precision are in the range of double precision
+            W = W / torch.tensor(largest)[usable, None, None] if W.dtype == torch.float64 else W.double()
             with one_thread():
-                for head, alignment in zip(usable, _with_null(heads[usable].double(), x, z, flips)):
+                for head, alignment in zip(usable, _with_null(W, x.double(), z.double(), flips)):
                     alignments[head] = alignment
         return alignments
 

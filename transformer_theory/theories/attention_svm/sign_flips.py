@@ -60,13 +60,13 @@ class SignFlips:
         kept = [draw_of.index(number) for number in range(len(numbers))]
         return dataclasses.replace(self, signs=self.signs[kept], query_signs=self.query_signs[kept]), draw_of
 
-    def before(self, queries: Float[Tensor, "h m d_z"]) -> Float[Tensor, "draws h m d_z"]:
+    def before(self, queries: Float[Tensor, "m d_z"]) -> Float[Tensor, "draws m d_z"]:
         """Reflects the queries, once per draw."""
-        return ((queries @ self.right) * self.query_signs[:, None, None]) @ self.right.mT
+        return ((queries @ self.right) * self.query_signs[:, None]) @ self.right.mT
 
     def after(self, keys: Float[Tensor, "draws h m d"]) -> Float[Tensor, "draws h m d"]:
-        """Reflects the keys of each draw."""
-        return ((keys @ self.left) * self.signs[:, None, None]) @ self.left.mT
+        """Reflects the keys of each draw; they are returned in the coordinates of :attr:`left`."""
+        return (keys @ self.left) * self.signs[:, None, None]
 
 
 def _principal_axes(vectors: Tensor) -> Tensor:

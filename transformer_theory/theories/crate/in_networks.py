@@ -302,8 +302,11 @@ def coordinates_around_attention(
     means = tokens.mean(-1)
     tokens = tokens - means[..., None]
     d = bases.shape[1]
-    rotated = (random_rotations(d, rotations).to(bases)[:, None] @ bases).flatten(0, 1)
-    frames = torch.cat([bases, rotated]).to(tokens.dtype)
+    bases = bases.to(tokens.dtype)
+    # one product of [rotations d, d] and [d, K p], since a product of every pair would copy both
+    rotated = random_rotations(d, rotations).to(bases).flatten(0, 1) @ bases.transpose(0, 1).flatten(1)
+    rotated = rotated.view(rotations, d, *bases.shape[::2]).transpose(1, 2)
+    frames = torch.cat([bases, rotated.flatten(0, 1)])
     return CentredCoordinates(
         coordinates(tokens, frames), means, torch.linalg.vector_norm(tokens, dim=-1), frames.sum(1)
     )

@@ -130,15 +130,16 @@ def _grid_sums(weights: Float[Tensor, "n heads T T"], grid: Grid) -> Float[Tenso
         weights, at = weights[:, :, used][..., used], at[:1, used]
     patch = at >= 0
     pairs = patch[:, :, None] & patch[:, None] & ~torch.eye(at.shape[1], dtype=torch.bool, device=at.device)
-    A = torch.where(pairs[:, None], weights.double(), 0.0)
-    total = A.sum(-1)
+    row, column = at.clamp(min=0)[:, :, None], at.clamp(min=0)[:, None]
+    near, far = (each.to(at.device)[row, column] for each in grid_distances(grid.rows, grid.columns))
+    # The sums over other patches of A, and of A times either distance, are one product for each query.
+    factors = torch.stack([torch.ones_like(near), near, far], -1) * pairs[..., None]
+    A = weights.to(torch.promote_types(weights.dtype, torch.float32))
+    total, *parts = (A.transpose(1, 2) @ factors.to(A.dtype)).double().unbind(-1)  # [n, T, heads]
     # Rows without weight on other patches, or with weights that are not finite, have no share.
     valid = total.isfinite() & (total > 1e-12)
-    row, column = at.clamp(min=0)[:, :, None], at.clamp(min=0)[:, None]
-    sums = [valid.double().sum((0, 2))]
-    for each in grid_distances(grid.rows, grid.columns):
-        share = (A * each.to(A.device)[row, column][:, None]).sum(-1) / torch.where(valid, total, 1.0)
-        sums.append(torch.where(valid, share, 0.0).sum((0, 2)))
+    sums = [valid.double().sum((0, 1))]
+    sums += [torch.where(valid, part / total, 0.0).sum((0, 1)) for part in parts]
     count = torch.full_like(sums[0], float(len(weights)))
     return torch.stack([count, *sums], 1).cpu()
 

@@ -1,0 +1,144 @@
+"""Checks of a user's network before it is measured: its weights, its inputs, and a second network."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..core.errors import first_line
+from ..models.user_model import UserModel
+from ..probes.evaluation import evaluation, logits_of
+from ..probes.modules import check_stored
+from ..probes.passes import Inputs, run, selected
+from .user_images import NORMALISATION
+
+TOKENIZER = "tokenizer.json"
+
+
+def check_weights(network: nn.Module, name: str) -> None:
+    """Checks that the weights of a network are finite.
+
+    Raises:
+        ValueError: a weight is NaN or infinite, or has no value.
+    """
+    check_stored(network, name)
+    for key, weight in network.named_parameters():
+        if not weight.is_meta and not bool(weight.isfinite().all()):
+            raise ValueError(
+                f"{name} must have finite weights, got NaN or infinity in {key}; use another checkpoint"
+            )
+
+
+def first_pass(user: UserModel, data: Inputs, of: str = "inputs") -> Tensor | None:
+    """Runs a network on one sequence and returns its output.
+
+    Args:
+        user: the network with its name.
+        data: inputs, tensors ``[n, ...]``.
+        of: the inputs in words.
+    Raises:
+        ValueError: the network raised.
+    """
+    one = selected(data, slice(1))
+    shape = (
+        list(one.shape)
+        if isinstance(one, Tensor)
+        else ", ".join(f"{key} {list(value.shape)}" for key, value in one.items())
+    )
+    try:
+        with evaluation(user.network), torch.random.fork_rng():
+            return logits_of(run(user.network, one))
+    except Exception as error:  # a network of a user raises errors of many kinds
+        raise ValueError(
+            f"{user.name} must run on {of} {shape}, but raised {type(error).__name__}: {first_line(error)}"
+        ) from error
+
+
+def checked_other(user: UserModel, against: nn.Module | UserModel, data: Inputs) -> UserModel:
+    """Checks a second network that is compared with a network on the same inputs.
+
+    Args:
+        user: the network with all of its inputs.
+        against: the second network.
+        data: the inputs on which both are measured.
+    Returns:
+        The second network, with a name of its own.
+    Raises:
+        ValueError: it has other inputs, another vocabulary or another normalisation of images, weights that
+            are not finite, or raises on the inputs.
+    """
+    if not isinstance(against, nn.Module | UserModel):
+        raise ValueError(f"against must be a torch.nn.Module, got {type(against).__name__}")
+    other = against if isinstance(against, UserModel) else UserModel(against, type(against).__name__)
+    if other.name == user.name:
+        folder = None if other.folder is None else other.folder.resolve().parent.name
+        own = None if user.folder is None else user.folder.resolve().parent.name
+        named = f"{folder}/{other.name}" if folder and folder != own else f"the other {other.name}"
+        other = replace(other, name=named)
+    if other.inputs is not None and not _equal(other.inputs, user.inputs):
+        raise ValueError(
+            f"{other.name} must be measured on the inputs of {user.name}, but returns other inputs; return "
+            "the network alone"
+        )
+    _check_vocabulary(user, other, data)
+    _check_normalisation(user, other)
+    check_weights(other.network, other.name)
+    first_pass(other, data, f"the inputs of {user.name},")
+    return other
+
+
+def _equal(first: Inputs | None, second: Inputs | None) -> bool:
+    """Returns whether two inputs are the same."""
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return first.keys() == second.keys() and all(_equal(first[name], second[name]) for name in first)
+    if not isinstance(first, Tensor) or not isinstance(second, Tensor):
+        return False
+    return first.shape == second.shape and first.dtype == second.dtype and bool((first == second).all())
+
+
+def _check_vocabulary(user: UserModel, other: UserModel, data: Inputs) -> None:
+    """Raises ValueError if ids mean other words in the second network."""
+    tensors = [data] if isinstance(data, Tensor) else list(data.values())
+    if any(tensor.is_floating_point() for tensor in tensors):
+        return
+    sizes = [getattr(getattr(each.network, "config", None), "vocab_size", None) for each in (user, other)]
+    if None not in sizes and sizes[0] != sizes[1]:
+        raise ValueError(
+            f"{other.name} must have the vocabulary of {user.name}, {sizes[0]:,} ids, got {sizes[1]:,}; the "
+            "same ids are other words there"
+        )
+    words = [_json(each.folder, TOKENIZER).get("model") for each in (user, other)]
+    words = [each.get("vocab") if isinstance(each, dict) else None for each in words]
+    if None not in words and words[0] != words[1]:
+        raise ValueError(
+            f"{other.name} must have the vocabulary of {user.name}, but the words of their {TOKENIZER} "
+            "differ; the same ids are other words there"
+        )
+
+
+def _check_normalisation(user: UserModel, other: UserModel) -> None:
+    """Raises ValueError if the second network expects images with another mean or standard deviation."""
+    stated = [_json(each.folder, NORMALISATION) for each in (user, other)]
+    if not all(stated):
+        return
+    for name in ("image_mean", "image_std"):
+        if stated[0].get(name) != stated[1].get(name):
+            raise ValueError(
+                f"{other.name} must have the {name} of {user.name}, {stated[0].get(name)}, got "
+                f"{stated[1].get(name)}; both are measured on the same images"
+            )
+
+
+def _json(folder: Path | None, name: str) -> dict[str, Any]:
+    """Reads a file of a folder; empty without a folder, without the file, or if it holds no object."""
+    if folder is None or not (folder / name).is_file():
+        return {}
+    try:
+        found = json.loads((folder / name).read_text(encoding="utf-8"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

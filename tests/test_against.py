@@ -103,6 +103,7 @@ def test_two_checkpoints_from_the_command_line(checkpoints, tmp_path, capsys):
         assert "Changed against before" in text
         assert "sharpness differs: " in text
         assert "training raised" not in text
+    assert "beside before on the same inputs · seed 0" in plain(page)
     assert "training" not in plain(page).partition('<section id="changes">')[2].partition("</section>")[0]
     for text in (report.latex(result), markdown(aggregate(result))):
         assert "Changed against before" in text

@@ -3,6 +3,7 @@ group, and pairs of networks that differ by nothing.
 """
 
 import copy
+import dataclasses
 import itertools
 import math
 
@@ -251,3 +252,45 @@ def test_one_sequence_gives_a_reason():
     assert [row.reason for row in rows] == [
         "a difference that is paired over inputs needs at least two sequences"
     ]
+
+
+def test_networks_that_differ_by_chance_alone_are_told_apart_at_the_level():
+    """Families of ten correlated quantities, means and mean sizes of 24 inputs with heavy tails, in two
+    networks of one law; then with one quantity that differs.
+    """
+    generator = np.random.default_rng(0)
+
+    def family(shift: float) -> list[Measurement]:
+        common = generator.standard_t(4, size=(24, 5))
+        values = [common + generator.standard_t(4, size=(24, 5)) for _ in range(2)]
+        values[0][:, 0] += shift
+        groups = np.arange(24) % 8
+
+        def statistics(kept: np.ndarray) -> np.ndarray:
+            first, second = (np.r_[each[kept].mean(0), np.abs(each[kept]).mean(0)] for each in values)
+            return first - second
+
+        whole, without = statistics(groups >= 0), [statistics(groups != group) for group in range(8)]
+
+        def rows(numbers: np.ndarray) -> list[Measurement]:
+            return [
+                Measurement("scan_snap", "in network", f"q{index}", float(number), layer=0)
+                for index, number in enumerate(numbers)
+            ]
+
+        zeros = rows(np.zeros(10))  # the values that are subtracted: the rows hold differences already
+        own = rows(whole), [rows(each) for each in without]
+        found = compared(own, (zeros, [zeros] * 8), name="a", against="b", tested={})
+        nulls = [
+            exchanged_networks(pseudo_values(float(value), [float(each[number]) for each in without]))
+            for number, value in enumerate(whole)
+        ]
+        differing = [row for row in found if AGAINST in row.at]
+        return [dataclasses.replace(row, nulls=(null,)) for row, null in zip(differing, nulls)]
+
+    found = {
+        shift: [[each.outcome == "differs" for each in judge_differences(family(shift))] for _ in range(300)]
+        for shift in (0.0, 3.0)
+    }
+    assert np.mean([any(each) for each in found[0.0]]) <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 300)
+    assert np.mean([each[0] for each in found[3.0]]) > 0.9

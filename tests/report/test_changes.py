@@ -86,8 +86,9 @@ def test_heads_that_differ_are_said_if_their_mean_hardly_does():
     (said,) = text(pair("scan_snap", 0.4002, 0.4), rows)
     # the third head of those that differ does so by .0025 of the value, too little for a sentence
     assert said == (
-        "sharpness differs in 2 of 6 heads (layer 1), most of all in layer 1, head 0 (0.5200, and 0.4000 in "
-        "step_1\\$; p ≤ .008); on average the difference is +0.0002 [0.0002, 0.0002]; no difference in layer 0"
+        "sharpness differs in 2 of 6 heads (layer 1), most of all in layer 1, head 0 (0.5200, and 0.4000 "
+        "in step_1\\$; p ≤ .008); on average the difference is +0.0002 [0.0002, 0.0002]; no "
+        "difference in layer 0"
     )
     assert not found(pair("scan_snap", 0.4002, 0.4)).all[0].is_large
 
@@ -113,11 +114,15 @@ def test_small_unsteady_and_missing_differences_have_no_sentence():
     assert heading(found(*all_rows)) == f"Changed against {OTHER}"
     lines = [line for line in shown.splitlines() if line.startswith("| **")]
     assert [line.split("**")[1] for line in lines] == [
-        theory(name).short_title for name in ("scan_snap", "collapse", "joma", "router")
+        theory(name).short_title for name in ("scan_snap", "collapse", "joma")
     ]
     numbers = "| 0.4120 | 0.4000 | **+0.0120**<br>\\[0.0118, 0.0122\\]<br>+.03 of the other value | .0"
     assert numbers in lines[0]
-    assert lines[3].endswith("| not measured<br>no labels |")
+    assert f"Not measured: {theory('router').short_title}: no labels." in shown
+    # if the network itself has a reason, that one is said
+    own = Measurement("router", "in network", router, None, reason="needs labels", model="later")
+    shown = markdown(of_result(result(*all_rows, [own]), choose(None)))
+    assert f"Not measured: {theory('router').short_title}: needs labels." in shown
 
 
 def test_the_largest_effect_comes_first_and_falls_are_negative():

@@ -5,14 +5,14 @@ are another family, which alone permits to name a place.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..core.judgement import JudgedDifference, judge_differences
 from ..core.measurement import Measurement
 from ..core.result import Result
 from ..core.table import grouped
 from ..core.theory import Theory
-from ..probes.paired import AGAINST, SUBTRACTED
+from ..probes.paired import AGAINST, PAIRED, SUBTRACTED
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +133,8 @@ def changes(result: Result, theories: Sequence[Theory]) -> Changes | None:
         ]
         means = [row for row in mine if row.layer is None and row.head is None]
         if means:
-            chosen.append((theory, means[0], [row for row in mine if row is not means[0]]))
+            places = [row for row in mine if row is not means[0]]
+            chosen.append((theory, _with_own_reason(means[0], result), places))
     judged = judge_differences([mean for _, mean, _ in chosen])
     family = judge_differences([row for *_, places in chosen for row in places])
     remaining = iter(family)
@@ -154,3 +155,12 @@ def changes(result: Result, theories: Sequence[Theory]) -> Changes | None:
         )
     left_out = next((row.reason for row in rows if row.theory == "network" and row.value is None), "")
     return Changes(against, tuple(found), left_out)
+
+
+def _with_own_reason(row: Measurement, result: Result) -> Measurement:
+    """Returns a difference; without a value, it has the reason why the network itself has none, if so."""
+    if row.value is not None:
+        return row
+    own = result.table.select(theory=row.theory, quantity=row.quantity)
+    reasons = [each.reason for each in own if not PAIRED & each.at.keys() and each.value is None]
+    return replace(row, reason=reasons[0]) if reasons else row

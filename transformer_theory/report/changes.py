@@ -112,15 +112,30 @@ def table(found: Changes) -> Table:
         Column("heads or layers", 17),
         Column("outcome", 12),
     )
-    ordered = sorted(found.all, key=lambda each: (_ORDER.index(each.judged.outcome), -abs(each.effect or 0)))
-    met = dict.fromkeys(each.judged.outcome for each in ordered)
-    outcomes = " ".join(f"{outcome.capitalize()}: {DIFFERENCES[outcome]}." for outcome in met)
+    ordered = sorted(
+        (each for each in found.all if each.judged.row.value is not None),
+        key=lambda each: (_ORDER.index(each.judged.outcome), -abs(each.effect or 0)),
+    )
+    blocks = [Block("", (Line(_cells(each)),)) for each in ordered]
+    missing = grouped(
+        (each for each in found.all if each.judged.row.value is None), lambda each: each.judged.row.reason
+    )
+    blocks += [
+        Block(
+            "", (Line((), f"Not measured: {', '.join(each.theory.short_title for each in same)}: {reason}."),)
+        )
+        for reason, same in missing.items()
+    ]
+    met = {each.judged.outcome for each in ordered}
+    outcomes = " ".join(
+        f"{outcome.capitalize()}: {meaning}." for outcome, meaning in DIFFERENCES.items() if outcome in met
+    )
     left_out = f"{found.left_out[:1].upper()}{found.left_out[1:]}. " if found.left_out else ""
     return Table(
         "changes",
         Plain(f"{heading(found)}."),
         columns,
-        tuple(Block("", (Line(_cells(each)),)) for each in ordered),
+        tuple(blocks),
         f"{literal(left_out)}{MEANING} {outcomes}",
     ).without_empty()
 
@@ -128,8 +143,7 @@ def table(found: Changes) -> Table:
 def _cells(change: Change) -> tuple[Cell, ...]:
     row, judged = change.judged.row, change.judged
     title = Strong(change.theory.short_title)
-    if row.value is None:
-        return title, row.quantity, "", "", "", "", "", (judged.outcome, Note(row.reason))
+    assert row.value is not None
     effect = (
         ()
         if change.effect is None or not row.value
@@ -219,7 +233,7 @@ def _in_places(change: Change, against: str) -> str:
     p = f"p ≤ {format.p_value(change.largest_p)}"
     return (
         f"{row.quantity} differs in {len(change.large_places)} of {len(change.places)} {kind}"
-        f"{_layers_of(change.large_places)}, most of all in {place} "
+        f"{_layers_of(change.large_places)}, {'most of all in ' * (len(change.large_places) > 1)}{place} "
         f"({_both(change, first, against)}; {p}); on average the difference is {_difference(row)} "
         f"{format.interval_text(row)}{_without_difference(change)}"
     )

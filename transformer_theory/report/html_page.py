@@ -620,6 +620,7 @@ def head_of_network(result: Result) -> dict[str, Any]:
         else "",
     ]
     below += [
+        f"beside {settings['against']} on the same inputs" if "against" in settings else "",
         f"seed {settings['seed']}" if "seed" in settings else "",
         str(result.provenance.get("date", "")).partition("T")[0],
     ]

@@ -17,6 +17,7 @@ from transformer_theory.data import image_folder, images
 from transformer_theory.models.copies import Copies
 from transformer_theory.models.image_side import interpolate_positions, interpolates
 from transformer_theory.models.user_model import UserModel, untrained_network
+from transformer_theory.probes.paired import SUBTRACTED
 
 SIZES = {
     "hidden_size": 8,
@@ -111,6 +112,22 @@ def test_a_measurement_at_another_side_is_that_of_plain_attention():
     assert any(row.interval is not None for row in result.table)
     shown = result.arrays["network/vit/attention"][0]
     np.testing.assert_allclose(shown[:, :, :4], torch.stack(list(maps))[:, :4].transpose(1, 2), atol=1e-6)
+
+
+@pytest.mark.parametrize(("size", "second"), [(8, 16), (None, 8)])
+def test_a_second_network_interpolates_as_well(size, second):
+    """At another side than that of both, and at the side of the first one."""
+    run = {"theories": ["scan_snap"], "networks": 0, "minutes": 5}
+    user, _, _ = with_images(UserModel(tiny_vit(), "vit"), "shapes", size=size or 16, max_samples=8)
+    result = measure(user, **run, against=UserModel(tiny_vit(1, side=second), "other"))
+    alone = tiny_vit(1, side=second)
+    interpolate_positions(alone)
+    expected = measure(alone, user.inputs, user.labels, **run)
+    for layer in (0, 1):
+        for head in (0, 1):
+            place = {"quantity": "sharpness", "layer": layer, "head": head}
+            rows = [row.value for row in result.select(**place) if row.at == {SUBTRACTED: "other"}]
+            assert rows == [pytest.approx(expected.select(**place).one().value, rel=1e-6)]
 
 
 def test_of_a_flat_folder_with_labels_only_the_sampled_images_are_read(tmp_path: Path, monkeypatch):

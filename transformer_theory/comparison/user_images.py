@@ -5,7 +5,6 @@ says.
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -18,7 +17,7 @@ from ..data.cifar import is_official_form
 from ..data.image_folder import read_unsorted, sample_folder
 from ..data.image_sets import NAMES, images
 from ..data.labels import read_labels
-from ..models.image_side import interpolate_positions, interpolates
+from ..models.image_side import interpolate_positions, interpolates, number_of, side_of
 from ..models.user_model import UserModel, label_numbers
 
 MAX_VALUES = 2**28  # largest number of values in all inputs, 1 GiB in float32
@@ -54,7 +53,7 @@ def with_images(
         ValueError: the images cannot be read, do not have the side of the network, or are too large for the
             memory; labels cannot be read, have another number, or the images have classes of their own.
     """
-    side, channels = _side(user.network), _number(user.network, "num_channels", "in_chans")
+    side, channels = side_of(user.network), number_of(user.network, "num_channels", "in_chans")
     if size is not None and side is not None and size != side:
         interpolate_positions(user.network)
         _check_side(user, channels or 3, size, side)
@@ -161,23 +160,6 @@ def _order(count: int, limit: int) -> Int[Tensor, " n"]:
 def _scaled(pixels: Tensor, side: int) -> Tensor:
     scaled = functional.interpolate(pixels.float(), (side, side), mode="bicubic", antialias=True)
     return scaled.round().clamp(0, 255).to(torch.uint8)
-
-
-def _side(network: nn.Module) -> int | None:
-    return _number(network, "image_size", "img_size")
-
-
-def _number(network: nn.Module, *names: str) -> int | None:
-    """Returns a size from the configuration of a network, which may be a number or a pair; None if it has
-    none.
-    """
-    config = getattr(network, "config", None)
-    for name in names:
-        value: Any = getattr(config, name, None)
-        value = value[0] if isinstance(value, list | tuple) and value else value
-        if isinstance(value, int) and value > 0:
-            return value
-    return None
 
 
 def _constants(folder: Path, channels: int) -> tuple[Tensor, Tensor] | None:

@@ -37,3 +37,21 @@ def interpolates(network: nn.Module) -> bool:
     a copy.
     """
     return any(isinstance(hook, _Interpolation) for hook in network._forward_pre_hooks.values())
+
+
+def side_of(network: nn.Module) -> int | None:
+    """Returns the side of the images in the configuration of a network; None if it names none."""
+    return number_of(network, "image_size", "img_size")
+
+
+def number_of(network: nn.Module, *names: str) -> int | None:
+    """Returns a size from the configuration of a network, which may be a number or a pair; None if it has
+    none.
+    """
+    config = getattr(network, "config", None)
+    for name in names:
+        value: Any = getattr(config, name, None)
+        value = value[0] if isinstance(value, list | tuple) and value else value
+        if isinstance(value, int) and value > 0:
+            return value
+    return None

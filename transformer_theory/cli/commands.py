@@ -96,9 +96,10 @@ def compare_theories(options: argparse.Namespace) -> int:
             with workers(processes):  # those of the comparison, which are still running
                 report.write(result, folder)
     console().print(terminal.summary(result))
-    if options.models:
+    networks = terminal.networks(result)
+    if options.models and networks.row_count:  # networks of others have no rows in it
         print()
-        console().print(terminal.networks(result), highlight=False)
+        console().print(networks, highlight=False)
     print(f"report: {options.out / 'report.html'}")
     return 0
 

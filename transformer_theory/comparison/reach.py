@@ -21,7 +21,7 @@ import torch
 from ..core import listeners, parallel, threads
 from ..core.errors import Infeasible, NotConverged, nearest
 from ..core.format import slug
-from ..core.ladder import COLUMNS, MAPS, ORDER, Rung
+from ..core.ladder import COLUMNS, MAPS, ORDER, PRETRAINED, Rung
 from ..core.measurement import Measurement
 from ..core.progress import Progress, shown
 from ..core.result import Result, provenance
@@ -44,7 +44,6 @@ LOGGER = logging.getLogger("transformer_theory")
 MAX_IMAGES = 5_000  # training and test images for the rungs that need images
 # cells of one seed in this column measure the same networks, so one process measures them together
 SHARED = COLUMNS[-1]
-PRETRAINED = "pretrained "  # beginning of the names of rungs in networks of others
 UNFINISHED = ".unfinished.jsonl"  # end of the name of a file with the finished parts of a measurement
 
 

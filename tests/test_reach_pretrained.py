@@ -189,6 +189,7 @@ WRONG = {
     "--model some/tiny-vit": "tiny-vit takes images, got none; name the images, e.g. --data cifar10",
     "--model bert --data digits": "bert takes ids of a text, got none; name a text, e.g. --data FILE.txt",
     "--model some/nothing --data digits": "got 'some/nothing', which does not exist and is not in the cache",
+    "--model net.py:layers --data digits": "layers must run on inputs [1, 1, 8, 8], but raised",
     "--data digits --minutes 2": "--minutes applies to networks of --model",
 }
 
@@ -196,6 +197,7 @@ WRONG = {
 @pytest.mark.parametrize(("words", "message"), WRONG.items(), ids=WRONG)
 def test_what_cannot_be_measured_is_said_in_one_line(words: str, message: str, capsys):
     tiny_bert().save_pretrained("bert")
+    Path("net.py").write_text("from torch import nn\ndef layers(): return nn.TransformerEncoderLayer(8, 2)\n")
     assert main(["reach", "universal", *words.split(), "--seeds", "1", "--out", "none"]) == 2
     assert message in capsys.readouterr().err.strip().splitlines()[-1]
     assert not Path("none").exists()

@@ -51,7 +51,7 @@ from ..training.recipes import RECIPES, Recipe
 from .assembly import measurements, verifications
 from .on_data import View, reads
 from .plan import Plan, collected, completed, prepared
-from .pretrained import Model, Pretrained, compared, divided, text_for
+from .pretrained import Model, Pretrained, check, compared, divided, text_for
 from .small_networks import COPIES_DRAWN
 from .stored import images_and_labels, measure_stored_networks
 
@@ -122,6 +122,8 @@ def compare(
     saved, others = divided(models)
     text = text_for(data, others)
     data, stored = read(data, saved, device, others)
+    for network in others:
+        check(network, images=data[1] if isinstance(data, tuple) else None, text=text)
     if isinstance(data, Graphs):
         theories, recipes = _of_graphs(theories, data), ()
     claims = [claim for theory in theories for claim in theory.claims if claim.cost == "quick"]

@@ -25,6 +25,7 @@ from ..models.transformers_folder import language_model
 from ..models.user_model import FORMS, FUNCTION, UserModel, read_user_model
 from ..probes.measure import mean_over_heads
 from ..training.image.saved import Saved
+from .checks import check_weights, first_pass
 from .judged import headlines, quantities
 from .language_models import probe_language_model
 from .user_images import with_images
@@ -146,6 +147,27 @@ def text_for(data: Any, networks: Sequence[Pretrained]) -> Path | None:
     return path
 
 
+def check(network: Pretrained, *, images: Images | None = None, text: Path | None = None) -> None:
+    """Runs a network on one of the inputs that :func:`measured` takes, before a long computation begins.
+
+    Raises:
+        ValueError: the network lacks its data, refuses them, or has weights that are not finite.
+    """
+    user = replace(network.user, name=network.name)
+    check_weights(user.network, user.name)
+    if network.takes_ids:
+        if text is None:
+            raise ValueError(f"{user.name} takes ids of a text, got none; name a text, e.g. --data FILE.txt")
+        model = language_model(user.network, name=user.name, folder=user.folder)
+        first_pass(user, read_sequences(text, model, sequences=1).inputs)
+        return
+    if images is None:
+        raise ValueError(f"{user.name} takes images, got none; name the images, e.g. --data cifar10")
+    inputs = with_images(user, images, max_samples=1)[0].inputs
+    assert inputs is not None
+    first_pass(user, inputs)
+
+
 def measured(
     network: Pretrained,
     theories: Sequence[Theory],
@@ -160,15 +182,14 @@ def measured(
         network: the network.
         theories: theories of which at least one has quantities in networks.
         images: test images in random order, for networks that take images.
-        text: path of a text, for networks of ids.
+        text: path of a text, for networks of ids. :func:`check` says whether the network takes the data.
         run: networks, minutes, memory, device, seed, journal and progress, see :func:`.user_models.measure`.
     Raises:
-        ValueError: the network does not take the data, or see :func:`.user_models.measure`.
+        ValueError: see :func:`.user_models.measure`.
     """
     user = replace(network.user, name=network.name)
     if network.takes_ids:
-        if text is None:
-            raise ValueError(f"{network.name} takes ids of a text; name a .txt file")
+        assert text is not None
         model = language_model(user.network, name=network.name, folder=user.folder)
         found = read_sequences(text, model, sequences=SEQUENCES)
         return probe_language_model(
@@ -180,8 +201,7 @@ def measured(
             theories=theories,
             **run,
         )
-    if images is None:
-        raise ValueError(f"{network.name} takes images; name them, e.g. --data cifar10")
+    assert images is not None
     count = default_samples(user.network, ids=False)
     user, shown, described = with_images(user, images, max_samples=count)
     return measure(user, max_samples=len(shown), described=described, images=shown, theories=theories, **run)

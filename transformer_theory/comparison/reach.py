@@ -37,7 +37,7 @@ from ..training.image.evaluate import StoredNetwork, load_stored_networks
 from ..training.image.saved import Saved
 from ..training.trained_rungs import headline_in
 from .cells import Cell, Key, Store, key_of
-from .pretrained import Model, Pretrained, divided, headline_rows, measured
+from .pretrained import Model, Pretrained, check, divided, headline_rows, measured
 from .user_models import checksum_of
 
 LOGGER = logging.getLogger("transformer_theory")
@@ -160,7 +160,8 @@ def reach(
     checksums = inputs.checksums | {
         rung_name(network): checksum_of(network.user.network.state_dict()) for network in others
     }
-    _check_data(others, inputs)
+    for network in others:
+        check(network, images=None if inputs.images is None else inputs.images[1], text=inputs.file)
     store = None if folder is None else Store(Path(folder), names, checksums)
     done: dict[Key, list[Measurement]] = {} if store is None else store.read()
     stored = _stored_networks(saved, inputs)
@@ -341,17 +342,6 @@ def _stored_rungs(
 def rung_name(network: Pretrained) -> str:
     """Returns the name of the rung of a network of others."""
     return f"{PRETRAINED}{network.name}"
-
-
-def _check_data(networks: Sequence[Pretrained], inputs: Inputs) -> None:
-    """Raises ValueError if a network lacks the data that it is measured on."""
-    for network in networks:
-        if network.takes_ids and inputs.file is None:
-            raise ValueError(
-                f"{network.name} takes ids of a text, got none; name a text, e.g. --data FILE.txt"
-            )
-        if not network.takes_ids and inputs.images is None:
-            raise ValueError(f"{network.name} takes images, got none; name the images, e.g. --data cifar10")
 
 
 def _pretrained_rung(theory: Theory, network: Pretrained) -> Rung:

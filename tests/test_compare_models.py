@@ -281,7 +281,7 @@ def test_data_that_do_not_fit_are_named_in_one_line(runs, data, words):
         ("digits", "crate", ["--steps", "3"], "--steps"),
         ("digits", "crate", ["--networks", "VIT"], "'VIT'"),
         ("shapes", "crate", [], "[1, 8, 8], got [3, "),
-        ("digits", "nowhere", [], "nowhere does not exist"),
+        ("digits", "nowhere", [], "nowhere', which does not exist"),
         ("digits", "crate/result.json", [], ".safetensors"),
     ],
 )

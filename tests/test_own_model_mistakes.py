@@ -138,7 +138,7 @@ WRONG = {
     "deep --data shapes": "must state the depth of the weights, got 1,000,000 layers for",
     "vit": "takes images; name them with --data",
     "vit --data digits": "vit takes images of 16 × 16 pixels, got 8 × 8 of digits; --size 16 scales them",
-    "vit --data shapes --size 32": "the side of the images of vit, got 32, which it refuses",
+    "vit --data shapes --size 4": "the side of the images of vit, got 4, which it refuses",
     "vit --data nothing": "unknown images 'nothing'",
     "vit --data shapes --size 16 --text a.txt": "--text applies to models of ids",
     "vit --data shapes --size 16 --sequences 100000000": "must fit into 1 GiB",

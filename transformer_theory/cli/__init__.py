@@ -66,7 +66,7 @@ def _run(argv: list[str]) -> int:
         return _print_line(f"interrupted; {error}", INTERRUPTED) if str(error) else _interrupted(argv)
     except BrokenPipeError:
         raise
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:  # a package of an extra may be missing
         return _fail(argv, error, 2, flags)
     except NotConverged as error:
         return _fail(argv, error, 1, flags)

@@ -29,12 +29,12 @@ def compare_theories(options: argparse.Namespace) -> int:
     """
     from .. import report
     from ..comparison import compare, read
+    from ..comparison.pretrained import divided, text_for
     from ..core.files import atomic_directory
     from ..core.parallel import workers
     from ..core.result import Result
     from ..data import TokenData
     from ..data.image_sets import image_tokens, images
-    from ..models.stored import network_file
     from ..report import terminal
     from ..theories import choose
     from ..training.image.machine import available_threads
@@ -59,9 +59,18 @@ def compare_theories(options: argparse.Namespace) -> int:
                     "--steps applies to the small networks, which --model replaces; name them with "
                     "--networks, or drop --steps"
                 )
-            arguments["models"] = [network_file(path) for path in options.models]
-            inputs = images(options.data, size=options.size)
+            saved, others = divided([str(model) for model in options.models])
+            arguments["models"] = [*saved, *others]
+            arguments["minutes"] = options.minutes
+            if saved or text_for(options.data, others) is None:
+                inputs = images(options.data, size=options.size)
+            elif options.size is None:
+                inputs = options.data
+            else:
+                raise ValueError(f"--size applies to images, and {others[0].name} takes ids; leave it out")
         else:
+            if options.minutes is not None:
+                raise ValueError("--minutes applies to networks of --model; name one, or leave it out")
             inputs = (
                 read(options.data)[0]
                 if options.size is None
@@ -87,9 +96,10 @@ def compare_theories(options: argparse.Namespace) -> int:
             with workers(processes):  # those of the comparison, which are still running
                 report.write(result, folder)
     console().print(terminal.summary(result))
-    if options.models:
+    networks = terminal.networks(result)
+    if options.models and networks.row_count:  # networks of others have no rows in it
         print()
-        console().print(terminal.networks(result), highlight=False)
+        console().print(networks, highlight=False)
     print(f"report: {options.out / 'report.html'}")
     return 0
 

@@ -168,12 +168,15 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
         "--networks", metavar="A,B", help="small networks to train (default: all)"
     )
     text = (
-        "networks stored by train that replace the small networks: folders of runs or .safetensors files; "
-        "--data must then be a data set of images"
+        "networks that replace the small networks: folders of runs of train or their .safetensors files, for "
+        "which --data must be a data set of images; or what measure takes: a folder of transformers, a name "
+        "in the local cache of the hub, or FILE.py:FUNCTION, for images or, if they take ids, a .txt file"
     )
     subparser.add_argument(
-        "--model", nargs="+", type=_path, default=[], dest="models", metavar="RUN", help=text
+        "--model", nargs="+", type=_path, default=[], dest="models", metavar="RUN|MODEL", help=text
     )
+    text = "minutes for each --model that train has not stored (default: 10)"
+    subparser.add_argument("--minutes", type=_positive, metavar="M", help=text)
     text = (
         "number or list of seeds of each quick claim; claims do not depend on --data, so 0 skips them to "
         "save time (default: 3)"
@@ -217,12 +220,14 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     )
     subparser.add_argument("--data", nargs="+", default=[], metavar="NAME|PATH", help=text)
     text = (
-        "networks stored by train, folders of runs or .safetensors files, which are measured on the test "
-        "images of --data"
+        "networks that are measured on --data: folders of runs of train or their .safetensors files; or what "
+        "measure takes: a folder of transformers, a name in the local cache of the hub, or FILE.py:FUNCTION"
     )
     subparser.add_argument(
-        "--model", nargs="+", type=_path, default=[], dest="models", metavar="RUN", help=text
+        "--model", nargs="+", type=_path, default=[], dest="models", metavar="RUN|MODEL", help=text
     )
+    text = "minutes for each --model that train has not stored (default: 10)"
+    subparser.add_argument("--minutes", type=_positive, metavar="M", help=text)
     add_workers(subparser, "number of processes that measure cells in parallel", None)
 
     subparser = command(
@@ -233,7 +238,8 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     )
     subparser.epilog = MEASURE_MORE
     text = (
-        "folder of a model of transformers, its .safetensors file beside config.json, or FILE.py:FUNCTION or "
+        "folder of a model of transformers, its .safetensors file beside config.json, a name in the local "
+        "cache of the hub such as google-bert/bert-base-uncased (NAME@REVISION), or FILE.py:FUNCTION or "
         "module:function"
     )
     subparser.add_argument("model", metavar="MODEL", help=text)

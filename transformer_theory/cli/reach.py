@@ -27,12 +27,13 @@ def reach_of_theories(options: argparse.Namespace) -> int:
     from ..core.parallel import workers
     from ..core.plotting import pdf, svg
     from ..core.result import Result
-    from ..models.stored import network_file
     from ..report import terminal
     from ..report.judged_figures import reach_map
     from ..training.image.machine import available_threads
 
     images, text = _data(options.data)
+    if options.minutes is not None and not options.models:
+        raise ValueError("--minutes applies to networks of --model; name one, or leave it out")
     seeds = options.seeds if options.seeds is not None else QUICK_SEEDS if options.quick else range(5)
     until = options.until or (QUICK_UNTIL if options.quick else ())
     if options.overwrite and (options.out / CELLS).is_file():
@@ -45,7 +46,8 @@ def reach_of_theories(options: argparse.Namespace) -> int:
             until=until,
             images=images,
             text=text,
-            models=[network_file(path) for path in options.models],
+            models=[str(model) for model in options.models],
+            minutes=options.minutes,
             folder=options.out,
             workers=processes,
             progress=progress,

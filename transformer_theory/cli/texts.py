@@ -22,6 +22,7 @@ REPORT_MORE = (
 
 MEASURE_MORE = (
     "A folder is only read: nothing is downloaded, no code of it runs, and pickled weights are refused. "
+    "A name is looked up in the cache that HF_HUB_CACHE or HF_HOME states; `hf download NAME` fills it. "
     "FILE.py is your own program and is executed. Its FUNCTION takes no arguments and returns the network, "
     "(network, inputs) or (network, inputs, labels): ids [n, seq], images [n, c, h, w] or tokens [n, seq, "
     "dim], or a dictionary of inputs by the name of the argument."

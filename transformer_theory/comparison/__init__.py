@@ -46,11 +46,14 @@ from ..data import Graphs, Images, TokenData, image_sets
 from ..theories import choose, objectives
 from ..training.image.evaluate import StoredNetwork, load_stored_networks
 from ..training.image.saved import Saved
+from ..training.monitor import PICTURED
 from ..training.recipes import RECIPES, Recipe
 from .assembly import measurements, verifications
 from .on_data import View, reads
 from .plan import Plan, collected, completed, prepared
-from .stored import measure_stored_networks
+from .pretrained import Model, Pretrained, check, compared, divided, text_for
+from .small_networks import COPIES_DRAWN
+from .stored import images_and_labels, measure_stored_networks
 
 __all__ = ["Data", "compare"]
 
@@ -64,7 +67,8 @@ def compare(
     seeds: int | Iterable[int] = 3,
     steps: int = 600,
     networks: Sequence[str] | None = None,
-    models: Sequence[str | Path | Saved] = (),
+    models: Sequence[Model] = (),
+    minutes: float | None = None,
     claim_seeds: int | Iterable[int] = 3,
     device: str = "cpu",
     workers: int | str | None = None,
@@ -87,7 +91,10 @@ def compare(
             classes, none is trained, and a row says so. If the data are images, networks train on the
             training images.
         models: stored networks: files or folders written by ``train``, or results of
-            ``training.image.saved.load``.
+            ``training.image.saved.load``; and networks of others as for :func:`.read_user_model`: a folder of
+            ``transformers``, a name in the local cache of the hub, or ``FILE.py:FUNCTION``. The latter are
+            measured as by ``measure``: on test images at their own side, or on the text of the data.
+        minutes: time for each network of others, see ``measure``.
         claim_seeds: seeds of each quick claim, a list or a number; 0 omits the claims. Claims draw their own
             instances, independent of the data. Claims that train networks are not run; ``verify`` checks
             them.
@@ -112,7 +119,11 @@ def compare(
     seeds, claim_seeds = seed_numbers("seeds", seeds), seed_numbers("claim_seeds", claim_seeds, minimum=0)
     integers(steps=steps)
     usable_device(device)
-    data, stored = read(data, models, device)
+    saved, others = divided(models)
+    text = text_for(data, others)
+    data, stored = read(data, saved, device, others)
+    for network in others:
+        check(network, images=data[1] if isinstance(data, tuple) else None, text=text)
     if isinstance(data, Graphs):
         theories, recipes = _of_graphs(theories, data), ()
     claims = [claim for theory in theories for claim in theory.claims if claim.cost == "quick"]
@@ -143,6 +154,27 @@ def compare(
             assert plan.images is not None
             assert isinstance(plan.data, TokenData)
             on_stored = [*measure_stored_networks(stored, plan.data, plan.images, theories, seeds[0])]
+        if others:
+            names = {network.name for network in stored} | {recipe.name for recipe in plan.trained}
+            others = [
+                replace(network, name=f"{network.name}, pretrained") if network.name in names else network
+                for network in others
+            ]
+            test = None if plan.images is None else plan.images[1]
+            if test is not None and not stored and not plan.trained:
+                assert isinstance(plan.data, TokenData)
+                on_stored += [images_and_labels(plan.data, test.pixels[:PICTURED].double() / 255)]
+            on_stored += compared(
+                others,
+                theories,
+                images=test,
+                text=text,
+                copies=COPIES_DRAWN,
+                minutes=minutes,
+                device=device,
+                seed=seeds[0],
+                progress=listeners.progress,
+            )
         results = collected(running, plan)
         table, arrays = collect(measurements(plan, results, on_stored))
         rows = [
@@ -160,8 +192,13 @@ def compare(
         "theories": [theory.name for theory in theories],
         "networks": [recipe.name for recipe in recipes],
         **(
-            {"models": {network.name: str(network.file or "in memory") for network in stored}}
-            if stored
+            {
+                "models": {
+                    **{network.name: str(network.file or "in memory") for network in stored},
+                    **{network.name: network.described for network in others},
+                }
+            }
+            if models
             else {}
         ),
         **({"steps": steps} if recipes else {}),
@@ -174,10 +211,13 @@ def compare(
 
 
 def read(
-    data: Data, models: Sequence[str | Path | Saved] = (), device: str = "cpu"
+    data: Data,
+    models: Sequence[str | Path | Saved] = (),
+    device: str = "cpu",
+    others: Sequence[Pretrained] = (),
 ) -> tuple[TokenData | Graphs | tuple[Images, Images], list[StoredNetwork]]:
-    """Reads the data and the models. With models, a name or path is read as images, otherwise as tokens or
-    graphs; images stay images.
+    """Reads the data and the stored networks. With these, or with other networks of images, a name or path is
+    read as images, otherwise as tokens or graphs; images stay images.
 
     Raises:
         TypeError: the data are of another type, such as a networkx graph.
@@ -187,18 +227,19 @@ def read(
             f"data must be TokenData, Graphs, images, a name or a path, got {type(data).__name__}; graphs: "
             "Graphs([...])"
         )
-    if isinstance(data, str | Path) and not models:
-        data = data_module.load(data)
+    of_images = [network for network in others if not network.takes_ids]
+    if isinstance(data, str | Path):
+        reader = image_sets.images if models or of_images else data_module.load
+        data = reader(data)
     if isinstance(data, TokenData | Graphs):
-        if models:
+        if models or of_images:
             kind = "graphs" if isinstance(data, Graphs) else "tokens"
             raise ValueError(
                 f"models need images, got {kind} ({data.name}); name the images, or pass data.images(...)"
             )
         return data, []
-    images = data if isinstance(data, tuple) else image_sets.images(data)
-    return images, load_stored_networks(
-        models, images[1], objectives=objectives(), device=device
+    return data, load_stored_networks(
+        models, data[1], objectives=objectives(), device=device
     ) if models else []
 
 

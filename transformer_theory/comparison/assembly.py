@@ -52,7 +52,7 @@ def measurements(plan: Plan, results: Mapping[Key, Any], on_stored: View) -> Str
                 note=permuted.note(training.loss),
             )
             yield from training.others
-    elif isinstance(plan.data, TokenData) and (plan.recipes or not plan.networks):
+    elif isinstance(plan.data, TokenData) and (plan.recipes or not on_stored):
         reason = (
             "training needs labels of at least two classes" if plan.recipes else "no network was asked for"
         )

@@ -32,8 +32,8 @@ class Store:
 
     Args:
         folder: the folder; it is created if it does not exist.
-        names: name and size of the data of this run, by kind.
-        checksums: checksums of the data, by kind.
+        names: name and size of the data of this run, by kind; size of networks of others, by their rung.
+        checksums: checksums of these, by kind.
 
     Attributes:
         older: cells that other sources of this library have measured, which may have been another rung of
@@ -87,7 +87,8 @@ class Store:
 
     def append(self, cell: Cell, rows: Sequence[Measurement]) -> None:
         """Adds a cell."""
-        needs = cell[1].needs
-        data, checksums = ({needs: texts[needs]} if needs else {} for texts in (self.names, self.checksums))
+        # the data of a rung, and the network of others in which it was measured
+        kinds = [kind for kind in (cell[1].needs, cell[1].name) if kind in self.names]
+        data, checksums = ({kind: texts[kind] for kind in kinds} for texts in (self.names, self.checksums))
         line = {"cell": key_of(cell), "data": data, "checksums": checksums, "sources": sources()}
         self.journal.append({**line, "rows": [row.to_json() for row in rows]})

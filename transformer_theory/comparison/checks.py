@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import first_line
+from ..models.image_side import interpolate_positions, side_of
 from ..models.user_model import UserModel
 from ..probes.evaluation import evaluation, logits_of
 from ..probes.modules import check_stored
@@ -87,6 +88,8 @@ def checked_other(user: UserModel, against: nn.Module | UserModel, data: Inputs)
     _check_vocabulary(user, other, data)
     _check_normalisation(user, other)
     check_weights(other.network, other.name)
+    if isinstance(data, Tensor) and data.ndim == 4 and side_of(other.network) not in (None, data.shape[-1]):
+        interpolate_positions(other.network)
     first_pass(other, data, f"the inputs of {user.name},")
     return other
 

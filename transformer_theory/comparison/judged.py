@@ -171,6 +171,7 @@ class RungResult:
         theory: the theory.
         judged: the ladder's quantity over seeds.
         name, relaxes, column, covered: see :class:`~transformer_theory.core.ladder.Rung`.
+        quantity: the quantity, if it is another one than that of the ladder; otherwise empty.
     """
 
     theory: Theory
@@ -179,16 +180,17 @@ class RungResult:
     relaxes: str
     column: str
     covered: bool
+    quantity: str = ""
 
     @property
     def number(self) -> str:
-        """The effect, followed by "×" if it is relative to the first rung; the value if there is no effect;
-        empty without value.
+        """The effect, followed by "×" if it is relative to the first rung; the value if there is no effect,
+        or if it is another quantity than that of the ladder; empty without value.
         """
         row = self.judged.row
         if row.value is None:
             return ""
-        if self.judged.effect is None:
+        if self.judged.effect is None or self.quantity:
             return format.of_row(row.value, row)
         return f"{format.effect(self.judged.effect)}{'×' if row.basis == 'own setting' else ''}"
 
@@ -219,13 +221,21 @@ def _rungs(aggregate: Aggregate, theory: Theory) -> list[RungResult]:
         entries = [
             entry
             for entry in aggregate.select(theory=theory.name, kind="rung", rung=name)
-            if entry.row.quantity in quantities and not entry.row.at
+            if entry.row.quantity in {*quantities, rung.get("quantity")} and not entry.row.at
         ]
         if entries:  # a result without the data of the rung has no value
             measured.append((rung, max(entries, key=lambda entry: entry.seeds)))
     family = judge([(entry.row, entry.rows) for _, entry in measured], RUNGS)
     return [
-        RungResult(theory, judged, rung["name"], rung["relaxes"], rung["column"], rung["covered"])
+        RungResult(
+            theory,
+            judged,
+            rung["name"],
+            rung["relaxes"],
+            rung["column"],
+            rung["covered"],
+            "" if judged.row.quantity in quantities else judged.row.quantity,
+        )
         for (rung, _), judged in zip(measured, family)
     ]
 

@@ -20,7 +20,8 @@ import torch
 
 from ..core import listeners, parallel, threads
 from ..core.errors import Infeasible, NotConverged, nearest
-from ..core.ladder import COLUMNS, MAPS, ORDER, Rung
+from ..core.format import slug
+from ..core.ladder import COLUMNS, MAPS, ORDER, PRETRAINED, Rung
 from ..core.measurement import Measurement
 from ..core.progress import Progress, shown
 from ..core.result import Result, provenance
@@ -36,11 +37,14 @@ from ..training.image.evaluate import StoredNetwork, load_stored_networks
 from ..training.image.saved import Saved
 from ..training.trained_rungs import headline_in
 from .cells import Cell, Key, Store, key_of
+from .pretrained import Model, Pretrained, check, divided, headline_rows, measured
+from .user_models import checksum_of
 
 LOGGER = logging.getLogger("transformer_theory")
 MAX_IMAGES = 5_000  # training and test images for the rungs that need images
 # cells of one seed in this column measure the same networks, so one process measures them together
 SHARED = COLUMNS[-1]
+UNFINISHED = ".unfinished.jsonl"  # end of the name of a file with the finished parts of a measurement
 
 
 @dataclass(frozen=True)
@@ -50,14 +54,18 @@ class Inputs:
     Attributes:
         images: training and test images.
         text: a text.
+        file: the file of the text, which networks of others read with their own tokenizer.
     """
 
     images: tuple[Images, Images] | None = None
     text: Text | None = None
+    file: Path | None = None
 
     @classmethod
     def read(
-        cls, images: tuple[Images, Images] | str | Path | None, text: Text | str | Path | None
+        cls,
+        images: tuple[Images, Images] | str | Path | None,
+        text: Text | str | Path | None,
     ) -> "Inputs":
         """Reads the data, and draws at most :data:`MAX_IMAGES` training and test images, the same for all
         seeds.
@@ -70,7 +78,9 @@ class Inputs:
         if images is not None:
             train, test = (part.mixed(fixed_generator())[:MAX_IMAGES] for part in images)
             images = train, test
-        return cls(images, Text.read(text) if isinstance(text, str | Path) else text)
+        if isinstance(text, str | Path):
+            return cls(images, Text.read(text), Path(text))
+        return cls(images, text)
 
     def of(self, rung: Rung) -> Any:
         """Returns the data that a rung needs; None if it needs none, or if they are missing."""
@@ -104,7 +114,8 @@ def reach(
     until: str | Sequence[str] = (),
     images: tuple[Images, Images] | str | Path | None = None,
     text: Text | str | Path | None = None,
-    models: Sequence[str | Path | Saved] = (),
+    models: Sequence[Model] = (),
+    minutes: float | None = None,
     folder: str | Path | None = None,
     workers: int | str | None = None,
     progress: Progress = None,
@@ -121,7 +132,10 @@ def reach(
             :func:`data.images`.
         text: text for the rungs that need one, or the path of a text file.
         models: networks stored by ``train``, which are measured on the test images by the theories whose
-            ladder measures their headline. Networks of one kind count as the seeds of one rung.
+            ladder measures their headline. Networks of one kind count as the seeds of one rung. Beside them
+            networks of others, named as for :func:`.read_user_model`: each is a last rung of every theory,
+            its headline in this network beside copies of the network, as ``measure`` gives it.
+        minutes: time for each network of others, see ``measure``.
         folder: folder in which finished cells are stored; cells that it holds are not measured again. None:
             nothing is stored.
         workers: number of processes, or the address of a dask scheduler (see
@@ -140,10 +154,17 @@ def reach(
     until = [until] if isinstance(until, str) else list(until)
     chosen = _chosen(theories, until)
     seeds = seed_numbers("seeds", seeds)
+    saved, others = divided(models)
     inputs = Inputs.read(images, text)
-    store = None if folder is None else Store(Path(folder), inputs.names, inputs.checksums)
+    names = inputs.names | {rung_name(network): network.size for network in others}
+    checksums = inputs.checksums | {
+        rung_name(network): checksum_of(network.user.network.state_dict()) for network in others
+    }
+    for network in others:
+        check(network, images=None if inputs.images is None else inputs.images[1], text=inputs.file)
+    store = None if folder is None else Store(Path(folder), names, checksums)
     done: dict[Key, list[Measurement]] = {} if store is None else store.read()
-    stored = _stored_networks(models, inputs)
+    stored = _stored_networks(saved, inputs)
     cells = [
         (theory, rung, seed)
         for seed in seeds
@@ -151,22 +172,34 @@ def reach(
         for rung in rungs
         if not rung.needs or inputs.of(rung)
     ]
+    last = {
+        (theory, network): _pretrained_rung(theory, network) for network in others for theory, _ in chosen
+    }
     missing = [cell for cell in cells if key_of(cell) not in done]
+    cells += [(theory, rung, 0) for (theory, _), rung in last.items()]
     older = 0 if store is None else sum(key_of(cell) in store.older for cell in cells)
     if older:
         line = (
             "%d of %d stored cells in %s were measured by other sources of this library; --overwrite "
             "measures all again"
         )
-        LOGGER.warning(line, older, len(cells) - len(missing), folder)
+        LOGGER.warning(line, older, sum(key_of(cell) in done for cell in cells), folder)
     with (
         torch.random.fork_rng(devices=[]),
         parallel.workers(workers),
         threads.one_thread(),
         shown(progress, "reach"),
     ):
-        jobs, count = _jobs(missing), len(cells) - len(missing)
+        jobs, count = _jobs(missing), sum(key_of(cell) in done for cell in cells)
         listeners.progress(f"{len(cells)} cells (theory, rung, seed), {count} of them stored")
+
+        def keep(cell: Cell, rows: list[Measurement]) -> None:
+            done[key_of(cell)] = rows
+            if store is not None:
+                store.append(cell, rows)
+            finished = sum(key_of(cell) in done for cell in cells)
+            listeners.progress(f"{cell[0].name}: {cell[1].name}, seed {cell[2]} ({finished} of {len(cells)})")
+
         # Only jobs that need data receive them: they are large, and are sent to other processes.
         arguments = (
             {"cells": job, "inputs": inputs if any(rung.needs for _, rung, _ in job) else Inputs()}
@@ -175,14 +208,19 @@ def reach(
         try:
             for index, measured in parallel.as_completed(_measure, arguments):
                 for cell, rows in zip(jobs[index], measured):
-                    done[key_of(cell)] = rows
-                    count += 1
-                    if store is not None:
-                        store.append(cell, rows)
-                    listeners.progress(
-                        f"{cell[0].name}: {cell[1].name}, seed {cell[2]} ({count} of {len(cells)})"
-                    )
+                    keep(cell, rows)
+            for network in others:
+                own = [(theory, last[theory, network], 0) for theory, _ in chosen]
+                for cell, rows in _in_pretrained(
+                    network,
+                    [cell for cell in own if key_of(cell) not in done],
+                    inputs,
+                    minutes=minutes,
+                    folder=None if folder is None else Path(folder),
+                ):
+                    keep(cell, rows)
         except (ConnectionError, KeyboardInterrupt) as error:
+            count = sum(key_of(cell) in done for cell in cells)
             kept = f"{count} of {len(cells)} cells are stored in {folder}, the same command goes on from them"
             kept = kept if store is not None else "without a folder nothing is kept"
             if isinstance(error, KeyboardInterrupt):
@@ -196,6 +234,8 @@ def reach(
                 for rung, rows in extra.items()
                 for seed, row in rows
             }
+        for number, (theory, rungs) in enumerate(chosen):
+            chosen[number] = theory, (*rungs, *(last[theory, network] for network in others))
         record = provenance(started=started) | ({"cells_of_other_sources": older} if older else {})
     table = Table(row for theory, rungs in chosen for row in _rows(theory, rungs, seeds, done))
     settings = {
@@ -204,6 +244,7 @@ def reach(
         "theories": [theory.name for theory, _ in chosen],
         "inputs": inputs.names,
         "ladders": {theory.name: _described(theory, rungs) for theory, rungs in chosen},
+        **({"models": {network.name: network.described for network in others}} if others else {}),
     }
     sources = tuple(dict.fromkeys(source for theory, _ in chosen for source in theory.sources))
     return Result("reach", settings, table, sources=sources, provenance=record)
@@ -298,6 +339,67 @@ def _stored_rungs(
     return {Rung(name, relaxes, lambda generator: (), column=SHARED): rows for name, rows in rungs.items()}
 
 
+def rung_name(network: Pretrained) -> str:
+    """Returns the name of the rung of a network of others."""
+    return f"{PRETRAINED}{network.name}"
+
+
+def _pretrained_rung(theory: Theory, network: Pretrained) -> Rung:
+    """Returns the rung of a network of others, in the last column of a theory's map."""
+    assert theory.ladder is not None
+    return Rung(
+        rung_name(network),
+        "the sizes, the data and the training of the small networks",
+        lambda generator: (),
+        column=theory.ladder.rungs[0].columns[-1],
+        needs="text" if network.takes_ids else "images",
+    )
+
+
+def _in_pretrained(
+    network: Pretrained, cells: Sequence[Cell], inputs: Inputs, *, minutes: float | None, folder: Path | None
+) -> Iterator[tuple[Cell, list[Measurement]]]:
+    """Measures a network of others once for all theories of the cells, and yields the row of each."""
+    theories = [theory for theory, *_ in cells if theory.in_networks is not None]
+    rows: dict[str, Measurement] = {}
+    if theories:
+        journal = None
+        if folder is not None:  # of these theories: others may have been measured before
+            known = zlib.crc32(" ".join(theory.name for theory in theories).encode())
+            journal = folder / f"{slug(rung_name(network))}-{known:08x}{UNFINISHED}"
+        result = measured(
+            network,
+            theories,
+            images=None if inputs.images is None else inputs.images[1],
+            text=inputs.file,
+            minutes=minutes,
+            journal=journal,
+            progress=lambda line: listeners.progress(f"{network.name}: {line}"),
+        )
+        rows = headline_rows(result, theories)
+    for cell in cells:
+        theory, rung, seed = cell
+        assert theory.ladder is not None
+        row = rows.get(theory.name)
+        if row is None:
+            row = theory.ladder.row(None, reason="the theory has no quantity in networks of others")
+        data = inputs.names[rung.needs].partition(",")[0]
+        yield (
+            cell,
+            [
+                replace(
+                    row,
+                    kind="rung",
+                    rung=rung.name,
+                    seed=seed,
+                    model=network.name,
+                    data=data,
+                    verdict="not covered",
+                )
+            ],
+        )
+
+
 def _jobs(cells: Sequence[Cell]) -> list[list[Cell]]:
     """Divides cells into jobs, the longest first: trained networks of one seed together, every other cell by
     itself.
@@ -378,6 +480,7 @@ def _rows(
 def _described(theory: Theory, rungs: Sequence[Rung]) -> dict[str, Any]:
     """Returns the description of a ladder as JSON values, from which the reach map is drawn."""
     assert theory.ladder is not None
+    headline = "" if theory.in_networks is None else theory.in_networks.headline
     return {
         "quantity": theory.ladder.quantity,
         "null": theory.ladder.null,
@@ -388,6 +491,12 @@ def _described(theory: Theory, rungs: Sequence[Rung]) -> dict[str, Any]:
                 "column": rung.column,
                 "covered": rung.covered,
                 "needs": rung.needs,
+                # a network of others has the headline in networks, which may be another quantity
+                **(
+                    {"quantity": headline}
+                    if rung.name.startswith(PRETRAINED) and headline not in ("", theory.ladder.quantity)
+                    else {}
+                ),
             }
             for rung in rungs
         ],

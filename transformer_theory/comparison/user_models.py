@@ -29,6 +29,7 @@ from ..data import Images
 from ..metrics.named_tokens import LAST
 from ..metrics.token_layout import TokenLayout
 from ..models.copies import Copies
+from ..models.hub import origin
 from ..models.user_model import UserModel, checked
 from ..probes.attention_maps import attention_maps, first_samples
 from ..probes.cost import COPIES_OF_EQUAL_SCALE, MINUTES, OTHER_COPIES, MeasurementPlan, estimate, plan
@@ -203,15 +204,15 @@ def measure_user_model(
     draws = RANGE_DRAWS if networks else HEADLINE_DRAWS
     identity = {
         "version": __version__,
-        "network": _checksum(network.state_dict()),
-        "inputs": _checksum({"": data} if isinstance(data, Tensor) else data),
-        "labels": "" if labels is None else _checksum({"": labels}),
+        "network": checksum_of(network.state_dict()),
+        "inputs": checksum_of({"": data} if isinstance(data, Tensor) else data),
+        "labels": "" if labels is None else checksum_of({"": labels}),
         "theories": [theory.name for theory in chosen],
         "number of copies": networks,
         "seed": seed,
         "special ids": None if special_ids is None else sorted(special_ids),
         "grid": None if grid is None else list(grid),
-        "against": "" if other is None else f"{other.name} {_checksum(other.network.state_dict())}",
+        "against": "" if other is None else f"{other.name} {checksum_of(other.network.state_dict())}",
     }
     pieces = Pieces(None if journal is None else Path(journal), identity)
     second = user if other is None else other
@@ -249,6 +250,7 @@ def measure_user_model(
         progress(str(sizes))
         data = _spaced(data, sizes.sequences)
         labels = None if labels is None else labels[evenly_spaced(len(labels), sizes.sequences)]
+        shown = None if pictured is None else pictured[evenly_spaced(len(pictured), sizes.sequences)]
         table, copies = measure_network(
             network,
             data,
@@ -284,11 +286,13 @@ def measure_user_model(
             probed = pieces(("linear probe",), lambda: [*linear_probe_rows(network, data, labels, **options)])
             table = Table([*table, *probed])
         main = main_input(network, data, special_ids=special_ids)
-        maps, layout = ({}, {}) if isinstance(main, str) else _maps(user, main, pictured, sizes.batch)
+        maps, layout = ({}, {}) if isinstance(main, str) else _maps(user, main, shown, sizes.batch)
     shape = {} if isinstance(data, Mapping) else {"shape": " × ".join(map(str, data.shape[1:]))}
     config = getattr(network, "config", None)
+    named = None if user.folder is None else origin(user.folder)
     record = {
         "model": user.name,
+        **({} if named is None else {"hub": f"{named[0]}@{named[1]}"}),
         "class": type(network).__name__,
         "parameters": number,
         "sequences": count(data),
@@ -341,7 +345,7 @@ def _one_copy(network: nn.Module) -> None:
         Copies(network).draw(EQUAL_SCALE, 0)
 
 
-def _checksum(tensors: Mapping[str, Tensor]) -> str:
+def checksum_of(tensors: Mapping[str, Tensor]) -> str:
     """Returns the checksum of tensors by name."""
     total = hashlib.blake2b(digest_size=16)
     for name, tensor in tensors.items():

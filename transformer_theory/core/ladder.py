@@ -40,6 +40,9 @@ positions, identifiers or inputs; weights learnt by gradient descent.
 MAPS: tuple[tuple[str, ...], ...] = (COLUMNS, CONSTRUCTION_COLUMNS)
 ORDER = COLUMNS + CONSTRUCTION_COLUMNS  # of all rungs
 
+PRETRAINED = "pretrained "
+"""Beginning of the names of rungs that are measured in networks of others."""
+
 Needs = Literal["", "images", "text"]
 """The data that a rung needs from the caller of :func:`~transformer_theory.reach`: none, images (CIFAR-10),
 or a text (WikiText-2).

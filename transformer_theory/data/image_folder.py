@@ -20,7 +20,7 @@ import os
 import stat
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -167,22 +167,30 @@ def read_folder(
 
 
 def read_unsorted(
-    path: Path, *, size: int | None = None, progress: Callable[[str], None] = lambda line: None
+    path: Path,
+    *,
+    size: int | None = None,
+    chosen: Callable[[int], Sequence[int]] | None = None,
+    progress: Callable[[str], None] = lambda line: None,
 ) -> Images:
-    """Reads the images of a folder without subfolders, in the order of their names, as one class.
+    """Reads images of a folder without subfolders, as one class.
 
     Args:
         path: the folder.
+        chosen: returns the places of the images to read, in the order of the names of all files, whose number
+            it receives; only these are decoded. None: all.
         size, progress: see :func:`read_folder`.
     Raises:
         ValueError: the folder holds subfolders, no images, or other files; otherwise see :func:`read_folder`.
     """
     names = (path.resolve().name,)
-    folder = Folder(path, names, _part([path.resolve()], names), None)
-    pixels = _pixels(folder, size, progress)
-    return Images(
-        pixels, torch.tensor(folder.train.labels), names, name=names[0] + " (JPEG copy)" * folder.lossy
-    )
+    part = _part([path.resolve()], names)
+    name = names[0] + " (JPEG copy)" * Folder(path, names, part, None).lossy
+    if chosen is not None:
+        places = chosen(len(part.files))
+        part = Part([part.files[place] for place in places], [0] * len(places), part.stamp)
+    pixels = _pixels(Folder(path, names, part, None), size, progress)
+    return Images(pixels, torch.tensor(part.labels), names, name=name)
 
 
 def sample_folder(path: Path, count: int, generator: torch.Generator, *, size: int | None = None) -> Images:

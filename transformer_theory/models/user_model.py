@@ -1,5 +1,5 @@
-"""The model of a user, with the inputs on which it is measured: from a folder of ``transformers``, or from a
-Python function.
+"""The model of a user, with the inputs on which it is measured: from a folder of ``transformers``, from the
+local cache of the hub, or from a Python function.
 
 A folder is only read: nothing is downloaded, no code of it is executed, and pickled weights are refused
 (:mod:`.transformers_folder`). A Python file is the user's own program and is executed like one.
@@ -25,11 +25,16 @@ from torch import Tensor, nn
 
 from ..core.errors import first_line, nearest
 from ..core.validation import as_labels, as_tensor
+from .hub import cached, is_name, origin
+from .image_side import interpolate_positions, interpolates
 from .transformers_folder import LanguageModel, read_network
 
 FUNCTION = re.compile(r"(?P<module>.+?\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
 PICKLED = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
-FORMS = "a folder of transformers, its .safetensors file, or FILE.py:FUNCTION"
+FORMS = (
+    "a folder of transformers, its .safetensors file, a name in the local cache of the hub, or "
+    "FILE.py:FUNCTION"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,17 +57,21 @@ class UserModel:
     folder: Path | None = None
 
 
-def read_user_model(text: str) -> UserModel:
-    """Reads a model from a folder, from a ``.safetensors`` file beside its ``config.json``, or from
-    ``FILE.py:FUNCTION``.
+def read_user_model(text: str, *, forms: str = FORMS) -> UserModel:
+    """Reads a model from a folder, from a ``.safetensors`` file beside its ``config.json``, by its name
+    from the local cache of the hub (:func:`.hub.cached`), or from ``FILE.py:FUNCTION``.
 
-    The function takes no arguments. It returns the network, ``(network, inputs)`` or ``(network, inputs,
-    labels)``. ``module:function`` names a function of a module that can be imported.
+    A path that exists is not looked up in the cache. The function takes no arguments. It returns the network,
+    ``(network, inputs)`` or ``(network, inputs, labels)``. ``module:function`` names a function of a module
+    that can be imported.
 
+    Args:
+        text: path, name or function.
+        forms: what it may be, in words, for the error messages.
     Raises:
-        FileNotFoundError: there is no such file or folder.
-        ImportError: the package transformers is not installed.
-        ValueError: the text names none of the three, the folder cannot be read (:func:`.read_network`), the
+        FileNotFoundError: there is no such file or folder, and no such name in the cache.
+        ImportError: transformers is not installed, or huggingface_hub for a name of the hub.
+        ValueError: the text names none of these, the folder cannot be read (:func:`.read_network`), the
             function is missing, raises or returns something else.
     """
     if found := FUNCTION.fullmatch(text):
@@ -74,21 +83,25 @@ def read_user_model(text: str) -> UserModel:
         )
     if path.suffix in PICKLED:
         raise ValueError(
-            f"MODEL must be {FORMS}, got {text}, a pickle, which is not read since it could run code; "
+            f"MODEL must be {forms}, got {text}, a pickle, which is not read since it could run code; "
             "load it in a function of your own with torch.load(..., weights_only=True), or store it with "
             "save_pretrained"
         )
     if not text or not path.exists():
-        raise FileNotFoundError(f"MODEL must be {FORMS}, got {text!r}, which does not exist")
+        if not is_name(text):
+            raise FileNotFoundError(f"MODEL must be {forms}, got {text!r}, which does not exist")
+        path = cached(text, forms)
     folder = path.parent if path.suffix == ".safetensors" else path
     if not folder.is_dir():
-        raise ValueError(f"MODEL must be {FORMS}, got the file {text}")
+        raise ValueError(f"MODEL must be {forms}, got the file {text}")
     if not (folder / "config.json").is_file() and (folder / "best.safetensors").is_file():
         raise ValueError(
             f"{folder} is a network that train has stored; measure it with: compare --model {folder} --data "
             "..."
         )
-    return UserModel(read_network(folder), folder.resolve().name, folder=folder)
+    known = origin(folder)
+    name = folder.resolve().name if known is None else known[0].rpartition("/")[2]
+    return UserModel(read_network(folder), name, folder=folder)
 
 
 def _of_function(module: str, name: str) -> UserModel:
@@ -256,7 +269,10 @@ def untrained_network(network: nn.Module, seed: int) -> nn.Module:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             if hasattr(type(network), "_from_config"):
-                return LanguageModel(network, type(network).__name__, 1).untrained(seed)
+                fresh = LanguageModel(network, type(network).__name__, 1).untrained(seed)
+                if interpolates(network):
+                    interpolate_positions(fresh)
+                return fresh
             fresh = copy.deepcopy(network)
             _reset(fresh)
     except Exception as error:  # constructors and copies of networks of users raise errors of many kinds

@@ -203,7 +203,7 @@ def _blocks_of(network: nn.Module, args: tuple, kwargs: dict) -> tuple[str, ...]
     kinds = ("features",)
     forward = ForwardPass(network, lambda activations: None, "*", None, 1, kinds=kinds, on_fault=fault)
     with evaluation(network):
-        forward.run(network.forward, args, kwargs)
+        forward.run(network, args, kwargs)
     found = [forward.blocks.name_of(name) for name in forward.attending]
     names = tuple(dict.fromkeys(name for name in found or forward.layers.unattended if name))
     if lists := [name for name in names if name not in forward.ran]:

@@ -646,6 +646,7 @@ def _glance(result: Result, found: Sequence[Quantity]) -> list[tuple[str, str]]:
                 filter(None, (str(settings.get("class", "")), f"({shape(result)})" if shape(result) else ""))
             ),
         ),
+        ("name in the hub", str(settings.get("hub", ""))),
         ("parameters", f"{settings['parameters']:,}" if isinstance(settings.get("parameters"), int) else ""),
         ("weights", ", ".join(filter(None, (str(settings.get("precision", "")), attention)))),
         ("inputs", str(settings.get("inputs", ""))),

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ..comparison.judged import Finding, Findings, RungResult, View, by_theory
 from ..core import format
 from ..core.judgement import Outcome
-from ..core.ladder import MAPS
+from ..core.ladder import MAPS, PRETRAINED
 from ..core.plotting import blank, colour, plain, style
 from ..core.theory import Theory
 
@@ -443,7 +443,8 @@ def _tile(ax: "Axes", cell: RungResult, left: float, top: float, width: float) -
     if cell.covered:  # the frame lies inside, so that it is visible on dark tiles, too
         place = (left + INSET, top + INSET), width - 2 * INSET, height - 2 * INSET
         ax.add_patch(Rectangle(*place, facecolor="none", edgecolor=text, linewidth=0.8, zorder=2))
-    name, box = textwrap.shorten(cell.name, CHARS, placeholder="…"), None
+    name = cell.name.removeprefix(PRETRAINED)  # the column says that the network is trained
+    name, box = textwrap.shorten(name, CHARS, placeholder="…"), None
     if cell.judged.outcome == "not measured":
         box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
     size = min(TINY, TINY * 21 / len(name))
@@ -490,7 +491,7 @@ def _numbers(cell: RungResult) -> tuple[str, str]:
     if cell.judged.row.value is None:
         return "no data" if cell.judged.row.reason.startswith("needs") else "no value", ""
     mark = MARKS.get(cell.judged.outcome, ("", ""))[0]
-    if cell.judged.effect is None:
+    if cell.judged.effect is None or cell.quantity:
         return f"{mark}{cell.number}", format.interval_text(cell.judged.row)
     interval = (
         ""

@@ -288,8 +288,11 @@ def _reach(rungs: Sequence[RungResult]) -> str:
     nothing was tested.
     """
     rungs = [rung for rung in rungs if rung.judged.outcome in TESTED]
+    others = [rung for rung in rungs if rung.quantity]
+    apart = [f"the {rung.quantity} is {_word(rung)} at {_quoted([rung])}" for rung in others]
+    rungs = [rung for rung in rungs if not rung.quantity]
     if not rungs:
-        return ""
+        return "; ".join(apart)
     outcomes = [rung.judged.outcome for rung in rungs]
     count = next((i for i, outcome in enumerate(outcomes) if outcome != "as predicted"), len(rungs))
     subject, rest = f"the {rungs[0].judged.row.quantity}", rungs[max(1, count) :]
@@ -309,7 +312,7 @@ def _reach(rungs: Sequence[RungResult]) -> str:
             )
         else:
             parts.append(f"{word}{again} at {_quoted(group)}")
-    return "; ".join(parts)
+    return "; ".join([*parts, *apart])
 
 
 def _span(rungs: Sequence[RungResult], count: int) -> str:

@@ -301,7 +301,8 @@ def reach(rungs: Sequence[RungResult]) -> Table | None:
         lines = []
         for rung in own:
             covered = "covered by the theorem" if rung.covered else ""
-            notes = (f"relaxes {rung.relaxes}" if rung.relaxes else "", rung.column, covered)
+            relaxes = f"relaxes {rung.relaxes}" if rung.relaxes else ""
+            notes = (rung.quantity, relaxes, rung.column, covered)
             what = (Plain(rung.name), Note("; ".join(filter(None, notes))))
             lines.append(Line(judged_cells(what, rung.judged)))
         heading = (*_title(theory), Note(quantity))

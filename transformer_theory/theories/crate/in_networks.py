@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.measurement import Measurement
+from ...core.measurement import Measurement, Null
 from ...core.metric import ActivationKind, Activations, Metric, PerModule, Place
 from ...core.statistics import RANGE_DRAWS, fixed_generator
 from ...core.theory import InNetworks
@@ -124,10 +124,12 @@ class Compression(PerModule):
             :func:`lengths_kept`.
         max_sequences: largest number of sequences per forward pass, evenly spaced in the batch; None: all.
         rotations: largest number of rotations, the draws of the null.
+        max_drawn: number of sequences of a measurement from which on no further pass has rotations, since one
+            costs as much as all else; None: all have them.
 
     Attributes:
-        sums: by layer and 0, [1 + 2 (1 + rotations)]: number of sequences, then the sums of R^c before and
-            after, in U and in each rotation of U.
+        sums: by layer and 0, [3 + 1 + 2 (1 + rotations)]: number of sequences and the sums of R^c before and
+            after in U; then the same of the sequences with rotations, in U and in each rotation of U.
         bases: by layer, the subspaces of its attention and a description of their origin.
 
     Raises:
@@ -143,9 +145,11 @@ class Compression(PerModule):
         scaling: Scaling = unit_tokens,
         max_sequences: int | None = MAX_SEQUENCES,
         rotations: int = RANGE_DRAWS,
+        max_drawn: int | None = MAX_SEQUENCES,
     ):
         positive(eps=eps)
         self.eps, self.scaling, self.max_sequences, self.rotations = (eps, scaling, max_sequences, rotations)
+        self.max_drawn = max_drawn
         super().__init__()
 
     def reset(self) -> None:
@@ -167,26 +171,41 @@ class Compression(PerModule):
         elif (
             activations.kind == "features" and activations.after_attention is not None and layer in self.bases
         ):
+            drawn = float(self.sums[layer, 0][3]) if (layer, 0) in self.sums else 0.0
+            sets = self.sets if self.max_drawn is None or drawn < self.max_drawn else 0
             centred = activations.shared(
-                coordinates_around_attention, self.bases[layer][0], self.max_sequences, self.sets
+                coordinates_around_attention, self.bases[layer][0], self.max_sequences, sets
             )
             if centred is not None and (count := len(centred.coords) // 2):
-                coords = self.scaling(centred).unflatten(1, (1 + self.sets, -1))
+                coords = self.scaling(centred).unflatten(1, (1 + sets, -1))
                 # [before and after, U and its rotations]
-                rates = head_rate(coords, eps=self.eps).unflatten(0, (2, count)).double().sum(1)
-                return torch.cat([rates.new_tensor([float(count)]), rates.mT.flatten()]).cpu()
+                rates = head_rate(coords, eps=self.eps).unflatten(0, (2, count)).double().sum(1).cpu()
+                found = torch.cat([rates.new_tensor([float(count)]), rates.mT.flatten()])
+                rotated = found if sets == self.sets else found.new_zeros(1 + 2 * (1 + self.sets))
+                return torch.cat([found[:3], rotated])
         return None
 
     def rows(
         self, place: Place, sums: Float[Tensor, " rates"], *, draws: int, generator: torch.Generator | None
     ) -> Iterator[Measurement]:
         """Yields three rows: :data:`COMPRESSION`, :data:`BEFORE` and :data:`AFTER` (nats)."""
-        rates, null = mean_rates(sums, draws)
-        columns = self._columns(place, sums)
-        yield self.row(_fall(*rates), draws=[_fall(*pair) for pair in null], **columns)
+        rates, columns = (sums[1:3] / sums[0]).tolist(), self._columns(place, sums)
+        yield self.row(_fall(*rates), nulls=self._null(sums, draws, _fall), **columns)
         for number, quantity in enumerate((BEFORE, AFTER)):
-            chance = [pair[number] for pair in null]
-            yield self.other_row(quantity, rates[number], draws=chance, unit="nats", **columns)
+            null = self._null(sums, draws, lambda *pair, number=number: pair[number])
+            yield self.other_row(quantity, rates[number], nulls=null, unit="nats", **columns)
+
+    def _null(
+        self, sums: Float[Tensor, " rates"], draws: int, quantity: Callable[[float, float], float]
+    ) -> tuple[Null, ...]:
+        """Returns the null of a quantity of R^c before and after, with its value on the sequences with
+        rotations if there are others.
+        """
+        if not draws or not float(sums[3]):
+            return ()
+        own, rotated = mean_rates(sums[3:], draws)
+        value = None if sums[3] == sums[0] else quantity(*own)
+        return (Null(self.null_kind, tuple(quantity(*pair) for pair in rotated), value),) if rotated else ()
 
     def _columns(self, place: Place, sums: Tensor) -> dict[str, Any]:
         """Returns the number of sequences of a layer, and the origin of its subspaces."""
@@ -214,14 +233,14 @@ class Growth(Compression):
         self, place: Place, sums: Float[Tensor, " rates"], *, draws: int, generator: torch.Generator | None
     ) -> Iterator[Measurement]:
         """Yields one row."""
-        rates, null = mean_rates(sums, draws)
-        chance = [-_fall(*pair) for pair in null]
-        yield self.row(-_fall(*rates), draws=chance, **self._columns(place, sums))
+        rates = (sums[1:3] / sums[0]).tolist()
+        null = self._null(sums, draws, lambda *pair: -_fall(*pair))
+        yield self.row(-_fall(*rates), nulls=null, **self._columns(place, sums))
 
 
 def mean_rates(sums: Float[Tensor, " rates"], draws: int) -> tuple[list[float], list[list[float]]]:
     """Returns the mean R^c (before, after) in the subspaces U, and the same pair in up to ``draws`` rotations
-    of them, from the sums of :class:`Compression`.
+    of them, from the sums of the sequences with rotations, see :class:`Compression`.
     """
     in_bases, *in_rotated = (sums[1:] / sums[0]).unflatten(0, (-1, 2)).tolist()
     return in_bases, in_rotated[:draws]

@@ -58,7 +58,7 @@ class CompressionInSubspaces(Compression):
     """
 
     def __init__(self):
-        super().__init__(rotations=LADDER_DRAWS)
+        super().__init__(rotations=LADDER_DRAWS, max_drawn=None)
 
     def reset(self) -> None:
         super().reset()
@@ -89,7 +89,7 @@ class CompressionInSubspaces(Compression):
             if row.quantity != COMPRESSION or row.layer is None:
                 rows.append(row)
                 continue
-            sums = self.sums[row.layer, 0]
+            sums = self.sums[row.layer, 0][3:]
             after = (self.rotated[row.layer] / sums[0])[:, :draws]
             (before, _), frames = mean_rates(sums, draws)
             in_own = 1 - after[0] / before

@@ -18,7 +18,7 @@ from transformer_theory.models.decoder import Decoder
 from transformer_theory.models.vit import ViT
 from transformer_theory.probes import probe
 from transformer_theory.theories import collapse
-from transformer_theory.theories.collapse import in_networks, ladder, learning, on_data
+from transformer_theory.theories.collapse import heads, in_networks, ladder, learning, on_data
 from transformer_theory.theories.collapse.heads import permute_keys, permuted_keys
 from transformer_theory.theories.collapse.in_networks import CONTRACTION, PEAKED, PHASE, RANDOM
 
@@ -129,6 +129,20 @@ def test_permutations_stay_within_the_allowed_keys():
     assert not torch.equal(permuted, weights)
     full = permute_keys(weights, generator())
     assert torch.equal(full.sort(-1).values, weights.sort(-1).values)
+
+
+@pytest.mark.parametrize("most", [0, 10**6])
+def test_draws_are_those_of_single_permutations_whether_their_orders_are_kept_or_not(most, monkeypatch):
+    monkeypatch.setattr(heads, "ORDERS", most)
+    weights = scores(3, heads=2, keys=6).softmax(-1)
+    for other in (weights, scores(3, heads=1, keys=6, seed=1).softmax(-1), weights):
+        drawn, used, by_hand = [], generator(4), generator(4)
+        for permuted in permuted_keys(other, used, draws=3):
+            order = torch.rand(3, 1, 6, 6, generator=by_hand).argsort(-1)
+            assert torch.equal(permuted, other.gather(-1, order.expand(other.shape)))
+            drawn.append(permuted)
+        assert len(drawn) == 3
+        assert torch.equal(torch.rand(2, generator=used), torch.rand(2, generator=by_hand))
 
 
 def test_uniform_permutations():

@@ -19,10 +19,12 @@ attention is uniform over the allowed keys, so c is then compared with its null 
 Source: :cite:t:`dong2021attention` (the residual); contraction and its null are own.
 """
 
+import math
 from collections.abc import Iterator
+from functools import lru_cache
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Generator, Tensor
 
 from ...core.validation import converted, same_dtype
@@ -31,6 +33,7 @@ from .phases import participation
 from .residuals import residual
 
 Weights = Float[Tensor, "*batch n n"]
+ORDERS = 2**23  # entries of the permutations that are kept for the next layer, in all draws
 
 
 def residual_within(
@@ -129,6 +132,12 @@ def permuted_keys(
         allowed: True for the keys that a row may see. None: all.
     """
     shape = (weights.shape[0], *[1] * (weights.ndim - 3), *weights.shape[-2:])
+    if allowed is None and draws * math.prod(shape) <= ORDERS:
+        orders, state = _orders(generator.get_state().numpy().tobytes(), shape, draws)
+        generator.set_state(state)
+        for order in orders:
+            yield weights.gather(-1, order.long().to(weights.device).expand(weights.shape))
+        return
     # Descending weights come first on allowed keys: the others are zero. They are dealt to the allowed keys
     # in a random order.
     dealt = None if allowed is None or not draws else weights.sort(-1, descending=True).values
@@ -139,6 +148,19 @@ def permuted_keys(
         else:
             order = (order + 2.0 * ~allowed).argsort(-1).expand(weights.shape)
             yield torch.empty_like(weights).scatter_(-1, order, dealt)
+
+
+@lru_cache(maxsize=1)
+def _orders(
+    state: bytes, shape: tuple[int, ...], draws: int
+) -> tuple[list[Int[Tensor, "*rows k"]], UInt8[Tensor, " bytes"]]:
+    """Returns the orders of :func:`permuted_keys` of a generator in a state, and its state after them. The
+    layers of a network share them.
+    """
+    generator = torch.Generator()
+    generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+    orders = [torch.rand(shape, generator=generator).argsort(-1).int() for _ in range(draws)]
+    return orders, generator.get_state()
 
 
 def permute_keys(

@@ -263,7 +263,7 @@ def estimate(
     many = one if n == 1 else measured(n, 0)
     drawn = measured(n, draws) if draws else many
     some = many if tested is None else measured(n, 0, tested)
-    forward = [plain(size) for size in (1, n)]
+    forward = plain(1), plain(n)
 
     def work(lap: int) -> Work:
         return Work(
@@ -282,8 +282,8 @@ def estimate(
         _synchronise(device)
     return Cost(
         forward=Work(
-            Part.through(*(laps.seconds[0] for laps in forward), n),
-            Part.through(*(laps.peaks[0] for laps in forward), n),
+            Part.through(forward[0].seconds[0], forward[1].seconds[0], n),
+            Part.through(forward[0].peaks[0], forward[1].peaks[0], n),
         ),
         update=work(0),
         compute=work(1),

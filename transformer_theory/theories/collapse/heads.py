@@ -143,7 +143,7 @@ def permuted_keys(
     dealt = None if allowed is None or not draws else weights.sort(-1, descending=True).values
     for _ in range(draws):
         order = torch.rand(shape, generator=generator).to(weights.device)
-        if dealt is None:
+        if dealt is None or allowed is None:
             yield weights.gather(-1, order.argsort(-1).expand(weights.shape))
         else:
             order = (order + 2.0 * ~allowed).argsort(-1).expand(weights.shape)

@@ -335,6 +335,7 @@ def test_all_copies_fit_on_half_of_the_sequences():
     assert chosen.batch == 32
     assert chosen.bytes == 32 * GIB
     assert chosen.reason == ""
+    assert chosen.later == pytest.approx(32 + 492)  # groups, and a tenth of the time
 
 
 def test_fewer_sequences_are_tested_before_there_are_fewer_copies():
@@ -468,6 +469,7 @@ def test_synthetic_sequences_take_at_most_their_share():
     # 200 passes of .1 s for each sequence; 15 % of 600 s permit 4
     chosen = plan(made_up(update=0.0, drawn=0.0), sequences=4, memory=40 * GIB, synthetic=200)
     assert chosen.response_sequences == 3
+    assert chosen.later == pytest.approx(3 * 20 + 60)
     assert chosen.seconds == pytest.approx(3 * 20 + 9 * 2 * 0.1)
     assert plan(made_up(forward=1e-3), sequences=4, memory=40 * GIB, synthetic=200).response_sequences == 60
     assert plan(made_up(forward=1.0), sequences=4, memory=40 * GIB, synthetic=200).response_sequences == 0

@@ -92,8 +92,8 @@ def measure(
         networks: number of copies of equal scale, the chance level that is tested (:mod:`.randomised`); 0: no
             copies, and no test.
         memory: largest memory for activations and metrics, GiB. None: half of what is available.
-        minutes: time after which no further copy is measured; sizes are chosen so that it suffices. None:
-            :data:`.cost.MINUTES`.
+        minutes: time of the measurement with its page; sizes are chosen so that it suffices, and no further
+            copy is begun when what follows needs the rest. None: :data:`.cost.MINUTES`.
         device: device on which the network, its copies and the metrics run; the network returns to its own.
             None: where the network is.
         against: a second network, which takes the same inputs and is measured on the same ones: the result
@@ -261,7 +261,7 @@ def measure_user_model(
             limits=dict(limits),
             seed=seed,
             draws=draws,
-            deadline=started + 60 * minutes,
+            deadline=started + 60 * minutes - sizes.later,
             stored=pieces,
             progress=progress,
             **known,

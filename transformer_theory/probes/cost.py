@@ -156,6 +156,7 @@ class MeasurementPlan:
         response_sequences: sequences of synthetic inputs; 0: there are no tests on them.
         seconds, bytes: what all of this needs by the estimate.
         reason: why there are no copies; empty if there are.
+        later: seconds of what follows the copies, the page included.
     """
 
     batch: int
@@ -167,6 +168,7 @@ class MeasurementPlan:
     seconds: float
     bytes: int
     reason: str = ""
+    later: float = 0.0
 
     def __str__(self) -> str:
         """Returns the plan in words, without a full stop."""
@@ -563,6 +565,9 @@ class _Planner:
             self.needed(n, batch, tested, copies, others),
             math.ceil(self.bytes(n, batch, copies)),
             reason,
+            (self.in_groups(n - tested, batch) if n - tested > 1 else 0.0)
+            + self.responses(batch)[1]
+            + 60 * self.minutes * SPARE,
         )
 
 

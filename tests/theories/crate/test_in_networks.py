@@ -63,6 +63,25 @@ def test_compression_is_measured_in_the_subspaces_of_the_block():
     assert crate.THEORY.in_networks.headline == COMPRESSION
 
 
+def test_rotations_are_drawn_for_the_first_sequences_beside_their_own_value():
+    bases, tokens = random_subspaces(), gaussian(11, 5, 12)
+    after = tokens + 0.3 * gaussian(11, 5, 12, seed=1)
+    whole, first, all_drawn = crate.Compression(max_drawn=4), crate.Compression(), crate.Compression()
+    for start in (0, 3, 6, 9):  # the first two passes have rotations: three sequences are fewer than four
+        feed(whole, tokens[start : start + 3], after[start : start + 3], bases)
+    feed(first, tokens[:6], after[:6], bases)
+    feed(all_drawn, tokens, after, bases)
+    for quantity, row in rows_of(whole).items():
+        of_first, of_all = rows_of(first)[quantity], rows_of(all_drawn)[quantity]
+        assert row.value == pytest.approx(of_all.value)
+        assert row.n == 11
+        assert row.null.value == pytest.approx(of_first.value)
+        assert row.null.draws == pytest.approx(of_first.null.draws)
+        assert of_all.null.value is None
+    rate = float(subspace_coding_rate(standard(tokens[:6]), bases, eps=in_networks.EPS).mean())
+    assert rows_of(whole)[BEFORE].null.value == pytest.approx(rate)
+
+
 def test_only_changes_of_direction_are_compression():
     bases, tokens = random_subspaces(), gaussian(2, 5, 12)
     still, gather, stretch, growth = (

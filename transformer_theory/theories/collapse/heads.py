@@ -140,10 +140,10 @@ def permuted_keys(
         return
     # Descending weights come first on allowed keys: the others are zero. They are dealt to the allowed keys
     # in a random order.
-    dealt = None if allowed is None or not draws else weights.sort(-1, descending=True).values
+    dealt = weights if allowed is None or not draws else weights.sort(-1, descending=True).values
     for _ in range(draws):
         order = torch.rand(shape, generator=generator).to(weights.device)
-        if dealt is None or allowed is None:
+        if allowed is None:
             yield weights.gather(-1, order.argsort(-1).expand(weights.shape))
         else:
             order = (order + 2.0 * ~allowed).argsort(-1).expand(weights.shape)

@@ -96,7 +96,7 @@ class ScanAndSnap(PerModule):
         """Yields one or two rows per head, without a value if no query was counted. If any ``draws`` are
         asked for, the overlap has its null, one draw per other head of the layer.
         """
-        counts, totals = torch.stack([each[..., :2].sum(1) for each in sums]).sum(0).mT.tolist()
+        counts, totals = torch.stack([each[..., :2].sum(1) for each in sums]).sum(0).T.tolist()
         for head, (total, count) in enumerate(zip(totals, counts)):
             reason = "no query has attention weights that form a distribution"
             yield self.row(total / count if count else None, reason=reason, head=head)

@@ -40,6 +40,7 @@ POSITIONAL, COPYING = "positional share of the scores", "copying score"
 ROTATED = "random rotations of the head's values"
 OWN, ELHAGE = Source("olsson2022incontext", status="own"), Source("elhage2021mathematical")
 ENTRIES = 40_000  # scores of a sequence that are measured; all of those of up to 200 tokens
+PART = 2**17  # scores that are summed at a time
 SEQUENCES, LOSS_SHARE = 60, 10  # blocks by default; the loss is measured on a tenth of them
 
 
@@ -75,7 +76,7 @@ class PositionalShare(PerHead):
             # the same queries in all heads, layers and networks
             order = torch.randperm(q, generator=torch.Generator().manual_seed(q))
             weights = weights[:, :, order[: max(1, ENTRIES // k)].sort().values.to(weights.device)]
-        smallest, total = torch.stack([weights.amin().double(), weights.sum(dtype=torch.float64)]).tolist()
+        smallest, total = torch.stack([weights.amin().float(), weights.sum(dtype=torch.float32)]).tolist()
         if not math.isfinite(total):
             weights = weights[weights.sum((1, 2, 3)).isfinite()]
             smallest = 0.0
@@ -93,9 +94,14 @@ class PositionalShare(PerHead):
             S *= allowed
             S -= S.sum(-1, keepdim=True) / allowed.sum(-1, keepdim=True).clamp(min=1)
             S *= allowed
-        # sums over sequences of centred scores cancel, so they are taken in double precision
-        total = S.sum(0, dtype=torch.float64)
-        squares = S.square_().sum(0, dtype=torch.float64)
+        # Sums over sequences of centred scores cancel, so they are taken in double precision. Those of few
+        # sequences at a time stay in the cache.
+        total = torch.zeros(S.shape[1:], dtype=torch.float64, device=S.device)
+        squares = torch.zeros_like(total)
+        for part in S.split(max(1, PART // total.numel())):
+            part = part.double()
+            total += part.sum(0)
+            squares += part.square_().sum(0)
         return torch.stack([total, squares, torch.full_like(total, float(len(S)))], -1).cpu()
 
     def rows_of_head(self, *sums: Float[Tensor, "q k 3"], draws: int) -> Iterator[Measurement]:

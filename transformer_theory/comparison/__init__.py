@@ -55,6 +55,8 @@ from .pretrained import Model, Pretrained, check, compared, divided, text_for
 from .small_networks import COPIES_DRAWN
 from .stored import images_and_labels, measure_stored_networks
 
+NEED_IMAGES = "models need images, got {} ({}); name the images, or pass data.images(...)"
+
 __all__ = ["Data", "compare"]
 
 Data = TokenData | Graphs | tuple[Images, Images] | str | Path
@@ -119,6 +121,8 @@ def compare(
     seeds, claim_seeds = seed_numbers("seeds", seeds), seed_numbers("claim_seeds", claim_seeds, minimum=0)
     integers(steps=steps)
     usable_device(device)
+    if models and isinstance(data, Graphs):
+        raise ValueError(NEED_IMAGES.format("graphs", data.name))
     saved, others = divided(models)
     text = text_for(data, others)
     data, stored = read(data, saved, device, others)
@@ -234,9 +238,7 @@ def read(
     if isinstance(data, TokenData | Graphs):
         if models or of_images:
             kind = "graphs" if isinstance(data, Graphs) else "tokens"
-            raise ValueError(
-                f"models need images, got {kind} ({data.name}); name the images, or pass data.images(...)"
-            )
+            raise ValueError(NEED_IMAGES.format(kind, data.name))
         return data, []
     return data, load_stored_networks(
         models, data[1], objectives=objectives(), device=device

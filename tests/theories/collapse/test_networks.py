@@ -270,12 +270,12 @@ def test_long_sequences_are_measured_at_once_and_their_weights_are_not_kept(caus
     restored.load_state_dict(long.state_dict())
     rows = long.compute(draws=19)
     assert restored.compute(draws=19) == rows
-    permuted = [*permuted_keys(weights[:1], fixed_generator(), draws=19, allowed=mask)]
+    permuted = [*permuted_keys(weights[:1], fixed_generator(), draws=5, allowed=mask)]
     for row, expected in zip(rows, short.compute(draws=19)):
         assert (row.quantity, row.head, row.n) == (expected.quantity, expected.head, 1)
         assert (row.value, row.note, row.reason) == (expected.value, expected.note, expected.reason)
         if row.quantity == CONTRACTION:
-            assert row.null.draws == expected.null.draws
+            assert row.null.draws == expected.null.draws[:5]
             head = row.head
             by_hand = [collapse.contraction(each[:, head].double(), tokens[:1].double()) for each in permuted]
             assert row.null.draws == pytest.approx([float(each) for each in by_hand], rel=1e-4)

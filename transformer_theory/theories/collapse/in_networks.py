@@ -46,6 +46,7 @@ PERMUTED, GAUSSIAN = "permuted keys of each row", "Gaussian scores of the same v
 DONG, REM = Source("dong2021attention", status="own"), Source("giorlandino2025two", status="own")
 # sequences and numbers per module; queries whose participation is compared
 STORED, NUMBERS, QUERIES = 32, 2**21, 16
+DRAWS_OF_LONG = 5  # for a range; one draw of 12 heads of 1,024 tokens takes half a second
 OTHER_KEYS = "attention in windows, or to keys other than the module's own tokens"
 SINGLE, EQUAL = "sequences have a single token", "all tokens of a sequence are equal, or not finite"
 WEIGHTS = "no sequence has weights that are finite and not negative, and whose rows sum to 1"
@@ -283,7 +284,8 @@ class HeadContraction(PerModule):
     Attributes:
         sums: by layer, first head, heads, queries, keys and masks: up to 32 sequences, ``[n, numbers]``
             (:class:`Stored`). Of weights with more than :data:`NUMBERS` entries, one sequence is measured at
-            once, with the fixed generator (:class:`Reduced`); its place ends with 1, the others with 0.
+            once, with the fixed generator and :data:`DRAWS_OF_LONG` draws (:class:`Reduced`); its place ends
+            with 1, the others with 0.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
@@ -305,7 +307,7 @@ class HeadContraction(PerModule):
         if missing > 0:
             stored = Stored.of(activations, missing)
             if long:
-                draws = min(self.draws, self.most_draws)
+                draws = min(self.draws, self.most_draws, DRAWS_OF_LONG)
                 found = Contractions.of(stored, draws, fixed_generator())
                 self.add(place, Reduced(found, ChosenRows.of(stored)).packed().cpu())
             else:

@@ -31,7 +31,6 @@ from transformer_theory.models import build
 from transformer_theory.report.token_sentences import token_statements
 from transformer_theory.theories import list_theories
 from transformer_theory.training.recipes import RECIPES
-from transformer_theory.training.supervised import train_classifier
 
 SEQUENCES, COPIES, STEPS = 48, 99, 600
 FAMILIES = ("headlines", "heads and layers", "tokens")
@@ -55,17 +54,12 @@ def on_permuted_labels(seed: int) -> nn.Module:
     train, validation = split()
     assert train.labels is not None
     (order,) = permutations(len(train), 1, torch.Generator().manual_seed(seed))
-    recipe = RECIPES["ViT"]
-    return train_classifier(
-        untrained(seed),
-        replace(train, labels=train.labels[order]),
-        validation[:1],
-        steps=STEPS,
-        learning_rate=recipe.learning_rate,
-        batch_size=recipe.batch_size,
-        generator=torch.Generator().manual_seed(seed),
-        device="cpu",
-    ).model
+    permuted = replace(train, labels=train.labels[order])
+    generator = torch.Generator().manual_seed(seed)
+    trained = RECIPES["ViT"].train(
+        untrained(seed), permuted, validation[:1], steps=STEPS, generator=generator
+    )
+    return trained.model
 
 
 def one_feature(seed: int) -> nn.Module:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from ..core.theory import Theory
     from ..models.user_model import UserModel
 
-UNFINISHED = ".unfinished.jsonl"  # end of the name of the file beside --out that keeps finished parts
 MAX_ROWS = 20  # largest number of rows that run prints
 
 
@@ -138,6 +137,7 @@ def measure_network(options: argparse.Namespace) -> int:
     """
     from .. import report
     from ..core.files import atomic_directory
+    from ..core.journal import UNFINISHED
     from ..core.result import Result
     from ..report import terminal
     from ..theories import choose

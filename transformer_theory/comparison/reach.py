@@ -21,6 +21,7 @@ import torch
 from ..core import listeners, parallel, threads
 from ..core.errors import Infeasible, NotConverged, nearest
 from ..core.format import slug
+from ..core.journal import UNFINISHED
 from ..core.ladder import COLUMNS, MAPS, ORDER, PRETRAINED, Rung
 from ..core.measurement import Measurement
 from ..core.progress import Progress, shown
@@ -44,7 +45,6 @@ LOGGER = logging.getLogger("transformer_theory")
 MAX_IMAGES = 5_000  # training and test images for the rungs that need images
 # cells of one seed in this column measure the same networks, so one process measures them together
 SHARED = COLUMNS[-1]
-UNFINISHED = ".unfinished.jsonl"  # end of the name of a file with the finished parts of a measurement
 
 
 @dataclass(frozen=True)
@@ -347,12 +347,14 @@ def rung_name(network: Pretrained) -> str:
 def _pretrained_rung(theory: Theory, network: Pretrained) -> Rung:
     """Returns the rung of a network of others, in the last column of a theory's map."""
     assert theory.ladder is not None
+    headline = "" if theory.in_networks is None else theory.in_networks.headline
     return Rung(
         rung_name(network),
         "the sizes, the data and the training of the small networks",
         lambda generator: (),
         column=theory.ladder.rungs[0].columns[-1],
         needs="text" if network.takes_ids else "images",
+        quantity=headline if headline != theory.ladder.quantity else "",
     )
 
 
@@ -480,7 +482,6 @@ def _rows(
 def _described(theory: Theory, rungs: Sequence[Rung]) -> dict[str, Any]:
     """Returns the description of a ladder as JSON values, from which the reach map is drawn."""
     assert theory.ladder is not None
-    headline = "" if theory.in_networks is None else theory.in_networks.headline
     return {
         "quantity": theory.ladder.quantity,
         "null": theory.ladder.null,
@@ -491,12 +492,7 @@ def _described(theory: Theory, rungs: Sequence[Rung]) -> dict[str, Any]:
                 "column": rung.column,
                 "covered": rung.covered,
                 "needs": rung.needs,
-                # a network of others has the headline in networks, which may be another quantity
-                **(
-                    {"quantity": headline}
-                    if rung.name.startswith(PRETRAINED) and headline not in ("", theory.ladder.quantity)
-                    else {}
-                ),
+                **({"quantity": rung.quantity} if rung.quantity else {}),
             }
             for rung in rungs
         ],

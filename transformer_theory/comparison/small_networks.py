@@ -29,7 +29,6 @@ from ..probes.measure import Networks, headline_mean, mean_over_heads, metrics_o
 from ..training.monitor import Monitor, monitored_training
 from ..training.objectives import LOSS
 from ..training.recipes import Recipe
-from ..training.supervised import train_classifier
 from ..training.tasks import Classification
 from .on_data import View, on_view
 
@@ -175,15 +174,8 @@ def permuted_networks(
         permuted = replace(train, labels=train.labels[order])
         generator = torch.Generator().manual_seed(PERMUTED_SEED + index)
         model = build(partial(recipe.build, train), generator)
-        trained = train_classifier(
-            model,
-            permuted,
-            validation[:1],
-            steps=steps,
-            learning_rate=recipe.learning_rate,
-            batch_size=recipe.batch_size,
-            generator=generator,
-            device=device,
+        trained = recipe.train(
+            model, permuted, validation[:1], steps=steps, generator=generator, device=device
         )
         rows.append(_measured(trained.model, validation, theories, recipe.name))
         losses.append(_training_loss(trained.model, permuted))

@@ -14,6 +14,8 @@ from .files import replacing
 from .measurement import Measurement
 from .table import from_records
 
+UNFINISHED = ".unfinished.jsonl"  # end of the name of a file with the finished parts of a measurement
+
 
 class Journal:
     """The finished pieces of one run.

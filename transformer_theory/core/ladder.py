@@ -68,6 +68,8 @@ class Rung:
             Several rungs may belong to one column.
         covered: whether the theorem covers the rung: all of its assumptions hold there.
         needs: data that the caller must provide.
+        quantity: what the rung measures, if it is not the ladder's quantity: in a network of others it is the
+            headline in networks.
 
     Raises:
         ValueError: the column is unknown.
@@ -79,6 +81,7 @@ class Rung:
     column: str
     covered: bool = False
     needs: Needs = ""
+    quantity: str = ""
 
     def __post_init__(self):
         if self.column not in ORDER:

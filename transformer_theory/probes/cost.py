@@ -306,8 +306,9 @@ def _raised(part: Part, drawn: float, n: int) -> Part:
     return Part(part.fixed + fixed, part.each + (extra - fixed) / n)
 
 
-def _share(some: "_Laps", all: "_Laps", lap: int) -> float:
-    return min(1.0, some.seconds[lap] / all.seconds[lap]) if all.seconds[lap] > 0 else 1.0
+def _share(part: "_Laps", whole: "_Laps", lap: int) -> float:
+    """Returns the share of the seconds of one step, at most 1."""
+    return min(1.0, part.seconds[lap] / whole.seconds[lap]) if whole.seconds[lap] > 0 else 1.0
 
 
 def _longest(inputs: Inputs, labels: Tensor | None) -> Tensor:

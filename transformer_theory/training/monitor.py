@@ -39,7 +39,6 @@ from .objectives import ACCURACY
 from .objectives.masked_autoencoding import Completion
 from .objectives.protocol import scaled
 from .recipes import Recipe
-from .supervised import train_classifier
 from .tasks import Classification
 
 SAMPLES = 256  # samples per measurement: a few hundred suffice, and the measurement takes well under a second
@@ -294,14 +293,12 @@ def monitored_training(
             accuracy = Table(scores).select(quantity=ACCURACY).one().value or 0.0
             progress(f"{recipe.name}: step {step} of {steps}, validation accuracy {plain_percent(accuracy)}")
 
-    trained = train_classifier(
+    trained = recipe.train(
         model,
         train_data,
         # ``task`` measures accuracy and loss together; the accuracy of this function is not used
         validation_data[:1],
         steps=steps,
-        learning_rate=recipe.learning_rate,
-        batch_size=recipe.batch_size,
         generator=generator,
         checkpoints=stops,
         callback=checkpoint,

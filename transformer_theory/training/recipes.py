@@ -4,12 +4,15 @@ theories and networks have the same input, with the reason for each value.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
+import torch
 from torch import nn
 
 from ..data.tokens import TokenData
 from ..models import CRATE, ViT
 from ..models.crate import PaperAttention
+from .supervised import Trained, train_classifier
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,33 @@ class Recipe:
     learning_rate: float
     about: str
     batch_size: int = 64
+
+    def train(
+        self,
+        model: nn.Module,
+        train_data: TokenData,
+        validation_data: TokenData,
+        *,
+        steps: int,
+        generator: torch.Generator,
+        **options: Any,
+    ) -> Trained:
+        """Trains a network of this recipe in place, see :func:`.train_classifier`.
+
+        Args:
+            model: the network.
+            train_data, validation_data, steps, generator, options: arguments of :func:`.train_classifier`.
+        """
+        return train_classifier(
+            model,
+            train_data,
+            validation_data,
+            steps=steps,
+            learning_rate=self.learning_rate,
+            batch_size=self.batch_size,
+            generator=generator,
+            **options,
+        )
 
 
 def _sizes(data: TokenData, dim: int = 96) -> dict:

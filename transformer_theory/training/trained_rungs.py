@@ -22,7 +22,6 @@ from ..probes.measure import headline_mean
 from .fitting import fit
 from .monitor import Monitor
 from .recipes import RECIPES
-from .supervised import train_classifier
 from .tasks import Classification
 
 STEPS = 600  # optimiser steps, as in a comparison
@@ -140,8 +139,5 @@ def trained_network(
         )
     chosen, generator = RECIPES[recipe], torch.Generator().manual_seed(seed)
     model = build(lambda: chosen.build(train), generator)
-    rate, size = chosen.learning_rate, chosen.batch_size
-    trained = train_classifier(
-        model, train, validation, steps=STEPS, learning_rate=rate, batch_size=size, generator=generator
-    )
+    trained = chosen.train(model, train, validation, steps=STEPS, generator=generator)
     return trained.model.eval(), validation

@@ -7,7 +7,7 @@ from torch import Generator, Tensor
 from ....core.sources import Source
 
 DONG_OWN, NOCI_OWN = Source("dong2021attention", status="own"), Source("noci2022signal", status="own")
-REM = Source("giorlandino2025two", status="own")
+REM = Source("giorlandino2026two", status="own")
 
 
 def normal(generator: Generator, *shape: int) -> Float[Tensor, "..."]:

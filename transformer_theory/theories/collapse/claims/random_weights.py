@@ -1,7 +1,7 @@
 """Claims about random weights, permuted keys, the phases of the scores, depth with skip connections, and
 trained heads.
 
-Source: :cite:t:`giorlandino2025two`, :cite:t:`noci2022signal`; own derivations.
+Source: :cite:t:`giorlandino2026two`, :cite:t:`noci2022signal`; own derivations.
 """
 
 import math
@@ -40,7 +40,7 @@ SIZES = "n tokens of d dimensions, n up to 256 and d up to 512, Gaussian W"
     "collapse/one-layer",
     measures="absolute logarithm of the ratio of measured, mean of eight draws, to formula",
     at_most=0.25,
-    source=Source("giorlandino2025two", "Result 1 (the limit of many keys)", "own"),
+    source=Source("giorlandino2026two", "Result 1 (the limit of many keys)", "own"),
     assumptions=(SIZES, "scores with a standard deviation of .3, .6 or 1", "cosine .4 or .6"),
     control=but("the variance of all scores in place of that within rows", within_rows=False),
 )
@@ -202,7 +202,7 @@ def permuted_keys(generator: Generator, *, by_row: bool = True) -> Measured:
     "collapse/weak-phase",
     measures="relative error of the mean over 50 rows of 16,384 keys",
     at_most=0.1,
-    source=Source("giorlandino2025two", "Result 1 (the limit is 0)", "own"),
+    source=Source("giorlandino2026two", "Result 1 (the limit is 0)", "own"),
     assumptions=("b = .3; near the transition the correction is too large for a test",),
     control=but("b = .9, beyond the transition", b=0.9),
 )
@@ -220,7 +220,7 @@ def weak_phase(generator: Generator, *, b: float = 0.3) -> Measured:
     "collapse/frozen-phase",
     measures="absolute slope of log participation on log n from 256 to 16,384 keys",
     at_most=0.08,
-    source=Source("giorlandino2025two", "Result 1", "second-hand"),
+    source=Source("giorlandino2026two", "Result 1", "second-hand"),
     assumptions=("b = 3",),
     control=but("b = .5", b=0.5),
 )

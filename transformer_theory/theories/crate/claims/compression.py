@@ -184,7 +184,7 @@ def _unnormalised(tokens: Tensor, bases: Tensor, pi: Tensor) -> Tensor:
     measures="bound over rate, less 1; in diagonalising bases minus its absolute value; the smaller",
     at_least=-ROUNDING,
     source=Source(
-        "wu2024token",
+        "wu2025token",
         "variational bound of the rate and its corollary for orthonormal bases",
         "second-hand",
     ),
@@ -229,7 +229,7 @@ def tssa_bound(generator: torch.Generator, *, normalised: bool = True) -> Measur
     "crate/tssa-step",
     measures="largest change of the bound over step sizes, in units of the guaranteed decrease",
     at_most=-1 + ROUNDING,
-    source=Source("wu2024token", "gradient of the bound and token update", "own"),
+    source=Source("wu2025token", "gradient of the bound and token update", "own"),
     assumptions=(
         "the subspaces may be any matrices U_k, memberships between 0 and 1",
         "the source states the gradient; the guaranteed decrease is derived in this library "

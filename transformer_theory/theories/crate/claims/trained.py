@@ -51,7 +51,7 @@ def _ratio(model: nn.Module, data: DataParts) -> float:
     corrects="The released curve is labelled as the rate after attention and measured on its input; "
     "here it is measured after attention.",
     corrected=Source(
-        "yu2023white", "Figs. 3 and 4 with the released code, vis_utils/crate_hook.py", "confirmed"
+        "yu2023white", "released code, vis_utils/crate_hook.py, for Figs. 3 and 4", "confirmed"
     ),
     cost="training",
 )

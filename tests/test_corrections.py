@@ -1,5 +1,6 @@
 """The page of corrections: published statements, released code and the rest, and the numbers that cite it."""
 
+import importlib.util
 import json
 import math
 import re
@@ -10,10 +11,15 @@ import pytest
 
 from transformer_theory.core.claims import Claim
 from transformer_theory.core.sources import Source
+from transformer_theory.core.theory import Theory
 from transformer_theory.theories import list_theories
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "errors_in_the_literature.md").read_text(encoding="utf-8")
+SPEC = importlib.util.spec_from_file_location("statement_origins", DOCS / "statement_origins.py")
+assert SPEC and SPEC.loader
+ORIGINS = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(ORIGINS)
 STATEMENTS, CODE, REST = re.split(r"^## .*\n", PAGE, flags=re.MULTILINE)[1:]
 CLAIMS = [claim for theory in list_theories() for claim in theory.claims]
 CORRECTING = [claim for claim in CLAIMS if claim.corrected]
@@ -38,7 +44,9 @@ def test_each_published_correction_has_its_text_its_place_its_status_and_a_deriv
     assert entries(STATEMENTS) and entries(CODE)
     for title, text in entries(STATEMENTS):
         quoted = re.search(
-            r"^- \*Text:\* \{cite:t\}`(\w+)`, (?:Eq|Theorem|Lemma|Appendix|Figure|Chapter|Section)", text, re.M
+            r"^- \*Text:\* \{cite:t\}`(\w+)`, (?:Eq|Theorem|Lemma|Appendix|Figure|Chapter|Section)",
+            text,
+            re.M,
         )
         assert quoted and Source(quoted[1]).published, title
         status = re.search(r"^- \*Status:\* (confirmed|second-hand)\b", text, re.MULTILINE)
@@ -102,3 +110,19 @@ def test_two_antipodal_tokens_stay_antipodal_in_pre_norm_layers():
     unit = z / np.linalg.norm(z, axis=1, keepdims=True)
     assert np.linalg.norm(z[0]) > 1.1  # they do move
     assert ((unit - unit.mean(0)) ** 2).sum(1).mean() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("theory", list_theories(), ids=lambda theory: theory.name)
+def test_the_page_of_a_theory_tells_what_papers_state_from_what_the_library_adds(theory: Theory):
+    page = (DOCS / "theories" / f"{theory.name}.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"\*\*Whose statements\.\*\* (.*?)<!-- end -->", page, re.DOTALL)
+    stated, _, added = text.partition("This library adds ")
+    own = [claim.id.partition("/")[2] for claim in theory.claims if claim.source.status == "own"]
+    cited = [claim.id.partition("/")[2] for claim in theory.claims if claim.source.status != "own"]
+    assert sorted(re.findall(r"`(.+?)`", stated)) == sorted(cited)
+    assert re.findall(r"`(.+?)`", added) == own
+    assert f"{len(cited)} of the {len(theory.claims)} claims" in " ".join(stated.split()) or not cited
+    assert added.startswith(f"{len(own)}: ") or not own
+    assert page == ORIGINS.updated(page, theory), (
+        "the page is outdated: run `python docs/statement_origins.py`"
+    )

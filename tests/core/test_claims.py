@@ -258,9 +258,7 @@ def test_a_claim_names_its_theory_and_its_number(changes, word):
         replace(claim(GOOD), **changes)
 
 
-@pytest.mark.parametrize(
-    ("key", "published"), [("tian2024joma", True), ("wong2023understanding", False)]
-)
+@pytest.mark.parametrize(("key", "published"), [("tian2024joma", True), ("wong2023understanding", False)])
 def test_a_correction_names_its_text_and_counts_only_if_that_was_published(key: str, published: bool):
     text = Source(key, "Eq. (3)", "second-hand")
     corrected = replace(claim(GOOD), corrects="a sign", corrected=text)

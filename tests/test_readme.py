@@ -243,13 +243,13 @@ def test_the_counts_of_the_readme_are_those_of_the_ledger():
 
 
 def test_the_second_paragraph_says_what_papers_state_and_what_the_library_adds():
-    status = Counter(claim.source.status for theory in list_theories() for claim in theory.claims)
+    status = Counter(claim.source.status for theory in tt.list_theories() for claim in theory.claims)
     paragraph = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split("\n\n")[2].split())
     assert (
         f"Of the {status.total()} statements that it checks, {status.total() - status['own']} are cited from "
         f"papers: {status['confirmed']} were read in the full text, {status['second-hand']} in a text that "
-        f"cites them, and for {status['not found']} no text could be read. The other {status['own']} are this "
-        "library's own"
+        f"cites them, and for {status['not found']} no text could be read. The other {status['own']} are "
+        "this library's own"
     ) in paragraph
 
 

@@ -1,4 +1,5 @@
-"""Claims: a statement of a paper or of this library, a check that could refute it, and a control that must be refuted.
+"""Claims: a statement of a paper or of this library, a check that could refute it, and a control that must
+be refuted.
 
 A claim is one function, decorated with :func:`claim`. Its docstring is the statement, its body the check, and
 its control is the same function with one argument changed (:func:`but`).

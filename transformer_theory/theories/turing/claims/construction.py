@@ -32,7 +32,7 @@ def four_machines(generator: Generator) -> tuple[Run, ...]:
 
 
 def printed_lemma(generator: Generator) -> Measured:
-    """The times at which v^(l+1), as the survey prints it, is not the symbol of a visited cell."""
+    """The times at which v^(l+1), as the report prints it, is not the symbol of a visited cell."""
     wrong = {}
     for run in rewriting_runs(generator, 2 * STEPS):
         found = zip(range(2 * STEPS + 1), run.reference.attended, run.reference.symbols)

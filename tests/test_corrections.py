@@ -9,10 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import transformer_theory as tt
 from transformer_theory.core.claims import Claim
+from transformer_theory.core.result import Result, provenance
 from transformer_theory.core.sources import Source
 from transformer_theory.core.theory import Theory
-from transformer_theory.theories import list_theories
+from transformer_theory.report import bibtex
+from transformer_theory.theories import cited_keys, list_theories
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "errors_in_the_literature.md").read_text(encoding="utf-8")
@@ -127,3 +130,16 @@ def test_the_page_of_a_theory_tells_what_papers_state_from_what_the_library_adds
     )
     assert added.startswith(f"{len(own)}: ")
     assert page == ORIGINS.updated(page, theory), "outdated: run `python docs/statement_origins.py`"
+
+
+def test_every_bibliography_has_the_texts_that_are_corrected():
+    """The report of a result, the sources of a stored result, and ``cite`` of a theory and of a claim."""
+    (claim,) = [one for one in CORRECTING if one.id == "turing/first-visit"]
+    result = Result(
+        "verify", {"seeds": [0]}, verifications=(claim.verify(range(1)),), provenance=provenance()
+    )
+    entry = "@unpublished{wong2023understanding,"
+    assert entry in bibtex(result, theories=())
+    assert cited_keys(result) == ("perez2021attention", "wong2023understanding")
+    assert all(entry in tt.cite(name) for name in ("turing", "universal", "bottleneck", claim.id))
+    assert entry not in tt.cite("scan_snap")

@@ -282,7 +282,7 @@ def information_bottleneck(joint, betas: float | Iterable[float], *, rounds: int
 
     Args:
         joint: p(x, y), ``[x, y]``; rows and columns of probability zero are dropped.
-        betas: trade-offs of F = I(X;Z) - beta I(Z;Y). A survey writes max I(Z;Y) - beta' I(X;Z) with beta' =
+        betas: trade-offs of F = I(X;Z) - beta I(Z;Y). Others write max I(Z;Y) - beta' I(X;Z) with beta' =
             1 / beta.
         rounds: largest number of rounds per trade-off.
     Returns:

@@ -443,15 +443,14 @@ def _undecided(row: Measurement, rows: Sequence[Measurement], other_p: float | N
         return ""
     many = f"p = {p_value(p)}, but one finding among {counted(tests, 'test')}"
     if row.null.kind == UNTRAINED:
-        needed = "needs more seeds or untrained networks"
-        return f"no decision: {many} {needed}" if math.isclose(p, smallest) else ""
+        text = f"no decision: {many} needs more seeds or untrained networks"
+        return text if math.isclose(p, smallest) else ""
     draws = len(row.null.draws)
     low, _ = clopper_pearson(round(p * (1 + draws)) - 1, draws)
     if low > LEVEL / tests:
         return ""
-    return (
-        f"no decision: {many} needs {math.ceil(tests / LEVEL) - 1:,} draws of the null, and there are {draws}"
-    )
+    needed = math.ceil(tests / LEVEL - 1e-9) - 1
+    return f"no decision: {many} needs {needed:,} draws of the null, and there are {draws}"
 
 
 def _other_p(row: Measurement, rows: Sequence[Measurement]) -> float | None:

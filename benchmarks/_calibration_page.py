@@ -30,8 +30,10 @@ def p_of(counts: Sequence[int], *, other: bool = False) -> float:
 
 def row_of(counts: Sequence[int], record: Found) -> Measurement:
     """Returns a measurement with the value 0 and as many draws above, at and below it as the counts say."""
+    # draws beyond and below differ: a null whose draws are all equal gives no p-value
     beyond, equal, rest = counts
-    null = Null(record["null"], (1.0,) * beyond + (0.0,) * equal + (-1.0,) * rest)
+    above, below = (tuple(range(1, 1 + beyond)), tuple(range(-rest, 0)))
+    null = Null(record["null"], (*above, *(0.0,) * equal, *below))
     return Measurement(
         record["theory"], "on data", record["quantity"], 0.0, nulls=(null,), side=">=", scope="these data"
     )
@@ -42,7 +44,7 @@ def judged(rows: Iterable[Measurement]) -> list[Judged]:
     return judge([(over_seeds([row]), [row]) for row in rows], HEADLINES)
 
 
-def tested(record: Found) -> bool:
+def is_tested(record: Found) -> bool:
     """Returns whether a quantity is a headline that a comparison tests."""
     return record["headline"] and record["scope"] == "these data" and record["side"] is not None
 
@@ -60,7 +62,7 @@ def chance(record: Found, kinds: Sequence[str] = NOISE) -> list[Sequence[int]]:
 
 def noise_headlines(found: Found, kind: str) -> list[list[Measurement]]:
     """Returns the tested headlines of each data set of one kind of noise."""
-    records = [record for record in found["noise"] if tested(record)]
+    records = [record for record in found["noise"] if is_tested(record)]
     return [
         [
             row_of(record["counts"][kind][number], record)
@@ -83,11 +85,9 @@ def large_families(found: Found, kind: str, size: int) -> list[list[Measurement]
     return [rows[start : start + size] for start in range(0, len(rows) - size + 1, size)]
 
 
-def false_families(families: Iterable[Sequence[Measurement]]) -> int:
-    """Returns in how many families something is found, on either side."""
-    return sum(
-        any(one.outcome in ("as predicted", "opposite") for one in judged(family)) for family in families
-    )
+def false_families(families: Iterable[Sequence[Measurement]], outcome: str) -> int:
+    """Returns in how many families at least one headline has an outcome."""
+    return sum(any(one.outcome == outcome for one in judged(family)) for family in families)
 
 
 def power(found: Found, record: Found, size: str) -> tuple[int, int, int]:
@@ -96,7 +96,7 @@ def power(found: Found, record: Found, size: str) -> tuple[int, int, int]:
     all draws of its null.
     """
     every = [each for each in record["sizes"][size] if each is not None]
-    if not tested(record):
+    if not is_tested(record):
         return (
             len(every),
             sum(p_of(each) <= LEVEL for each in every),
@@ -134,7 +134,7 @@ def page(found: Found) -> str:
     title = {one.name: one.title for one in list_theories()}
     settings, measured = found["settings"], found["measured"]
     records = found["noise"]
-    headlines = [record for record in records if tested(record)]
+    headlines = [record for record in records if is_tested(record)]
     reading = {record["theory"] for record in records}
 
     def shares(record: Found, kinds: Sequence[str] = NOISE, *, other: bool = False) -> tuple[int, int]:
@@ -218,11 +218,7 @@ def page(found: Found) -> str:
         for record in found["planted"]
         for size in record["sizes"]
     ]
-    without_null = [
-        title[name]
-        for name in title
-        if name in reading and not any(chance(r) for r in records if r["theory"] == name and r["headline"])
-    ]
+    without_null = [title[each["theory"]] for each in records if each["headline"] and not each["draws"]]
     nothing_read = [title[name] for name in title if name not in reading]
     names = ", ".join(sorted({title[record["theory"]] for record in degenerate}))
     misses = [
@@ -249,8 +245,15 @@ def page(found: Found) -> str:
         "degenerate": f"In at least half of the data sets p = 1 for: {names}."
         if names
         else "No headline has p = 1 in half of the data sets.",
-        "alone": of(false_families(alone), len(alone)),
-        "large": of(false_families(large), len(large)),
+        **{
+            name: of(false_families(families, outcome), len(families))
+            for name, families, outcome in (
+                ("alone", alone, "as predicted"),
+                ("alone_opposite", alone, "opposite"),
+                ("large", large, "as predicted"),
+                ("large_opposite", large, "opposite"),
+            )
+        },
         "family": f"{FAMILY}",
         "others": f"{FAMILY - 1}",
         "rows": table(["theory", "quantity", "null", "draws", "p ≤ .05", "p = 1"], other_rows),

@@ -129,8 +129,8 @@ def encode(
 
 def decode(
     joint: Float[Tensor, "x y"], encoder: Float[Tensor, "x z"]
-) -> tuple[Float[Tensor, "z y"], Float[Tensor, " z"]]:
-    """Returns the decoders p(y|z), ``[z, y]``, and the masses p(z), ``[z]``, of the code words that have
+) -> tuple[Float[Tensor, "kept y"], Float[Tensor, " kept"]]:
+    """Returns the decoders p(y|z), ``[kept, y]``, and the masses p(z), ``[kept]``, of the code words that have
     probability.
     """
     both = encoder.T @ joint

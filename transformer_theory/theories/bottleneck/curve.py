@@ -130,8 +130,8 @@ def encode(
 def decode(
     joint: Float[Tensor, "x y"], encoder: Float[Tensor, "x z"]
 ) -> tuple[Float[Tensor, "kept y"], Float[Tensor, " kept"]]:
-    """Returns the decoders p(y|z), ``[kept, y]``, and the masses p(z), ``[kept]``, of the code words that have
-    probability.
+    """Returns the decoders p(y|z), ``[kept, y]``, and the masses p(z), ``[kept]``, of the code words that
+    have probability.
     """
     both = encoder.T @ joint
     both = both[both.sum(1) > LEAST]

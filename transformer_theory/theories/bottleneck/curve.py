@@ -140,8 +140,10 @@ def decode(
 
 def iterate(
     joint: Float[Tensor, "x y"], encoder: Float[Tensor, "x z"], beta: float, steps: int
-) -> Float[Tensor, "x z"]:
-    """Applies the self-consistent equations ``steps`` times; F does not increase."""
+) -> Float[Tensor, "x kept"]:
+    """Applies the self-consistent equations ``steps`` times; F does not increase. Code words without
+    probability are dropped.
+    """
     channel = joint / joint.sum(1, keepdim=True)
     for _ in range(steps):
         encoder = encode(channel, *decode(joint, encoder), beta)

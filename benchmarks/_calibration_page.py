@@ -90,10 +90,10 @@ def false_families(families: Iterable[Sequence[Measurement]], outcome: str) -> i
     return sum(any(one.outcome == outcome for one in judged(family)) for family in families)
 
 
-def power(found: Found, record: Found, size: str) -> tuple[int, int, int]:
+def power(record: Found, size: str, others: Sequence[Sequence[Measurement]]) -> tuple[int, int, int]:
     """Returns the number of data sets with a planted effect, those in which it leaves its null by itself, and
-    those in which it is found in a family of :data:`FAMILY` tests, or, if it is not tested there, lies beyond
-    all draws of its null.
+    those in which it is found beside a family of others, or, if it is not tested there, lies beyond all draws
+    of its null.
     """
     every = [each for each in record["sizes"][size] if each is not None]
     if not is_tested(record):
@@ -102,7 +102,6 @@ def power(found: Found, record: Found, size: str) -> tuple[int, int, int]:
             sum(p_of(each) <= LEVEL for each in every),
             sum(each[0] + each[1] == 0 for each in every),
         )
-    others = [family for kind in NOISE for family in large_families(found, kind, FAMILY - 1)]
     outcomes = [
         judged([row_of(each, record), *others[number % len(others)]])[0].outcome
         for number, each in enumerate(every)
@@ -207,13 +206,14 @@ def page(found: Found) -> str:
         for record in records
         if record["scope"] == "any data" and record["side"] and chance(record)
     ]
+    others = [family for kind in NOISE for family in large_families(found, kind, FAMILY - 1)]
     powers = [
         [
             title[record["theory"]],
             record["quantity"],
             record["effect"],
             size,
-            *power_cells(found, record, size),
+            *power_cells(record, size, others),
         ]
         for record in found["planted"]
         for size in record["sizes"]
@@ -284,7 +284,7 @@ def beyond(every: Sequence[Sequence[int]]) -> str:
     return f"{sum(each[0] + each[1] == 0 for each in every)} of {len(every)}"
 
 
-def power_cells(found: Found, record: Found, size: str) -> tuple[str, str]:
+def power_cells(record: Found, size: str, others: Sequence[Sequence[Measurement]]) -> tuple[str, str]:
     """Formats the share that leaves its null by itself, and the share that is found."""
-    n, alone, together = power(found, record, size)
+    n, alone, together = power(record, size, others)
     return of(alone, n), of(together, n)

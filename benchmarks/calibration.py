@@ -4,9 +4,9 @@ On four kinds of noise (:mod:`._planted`) every quantity on data with a null is 
 these p-values at most 5 % should be 5 % or less. A headline on data with a planted effect of known size is
 judged as the page judges, in a family as large as that of the demo, whose other members come from noise.
 
-The run is one process and goes on where it was interrupted; change the code, and delete
-``runs/calibration.jsonl``. It writes ``docs/calibration.json``, and ``docs/calibration.md`` from it alone
-(:mod:`._calibration_page`).
+The run is one process and goes on where it was interrupted (``runs/calibration.jsonl``; delete it if the code
+has changed). It writes ``docs/calibration.json``, and ``docs/calibration.md`` from it alone
+(:mod:`._calibration_page`). ``python -m benchmarks.calibration`` writes the page anew from the stored numbers.
 """
 
 import json
@@ -26,7 +26,7 @@ from transformer_theory.core.theory import Theory, Unsupported
 from transformer_theory.data import Graphs, TokenData
 from transformer_theory.theories import list_theories, theory
 
-from ._planted import NOISE, PLANTED, SEQUENCES, noise, twins, words
+from ._planted import NOISE, PLANTED, SEQUENCES, Planted, noise, twins, words
 
 SETS, WORD_SETS, PLANTED_SETS = 16, 10, 12  # data sets of each kind of noise, and of each planted effect
 WITHOUT_NULL = ("in_context", "collapse")  # nothing to rank; measured on one set only, to say so
@@ -95,6 +95,15 @@ def on_graphs(number: int) -> list[Record]:
     return measured(theory("graph_tokens"), twins(0.0, number), number)
 
 
+def on_planted(effect: Planted, size: float, number: int) -> list[Record]:
+    """Measures the quantity that should show a planted effect."""
+    one = theory(effect.theory)
+    assert one.on_data is not None
+    wanted = effect.quantity or one.on_data.headline
+    records = measured(one, effect.make(size, 50_000 + number), number)
+    return [record for record in records if record["quantity"] == wanted]
+
+
 def parts(sets: int, word_sets: int, planted_sets: int) -> Iterator[tuple[str, Callable[[], list[Record]]]]:
     """Yields the parts of the run: a name, and the function that measures it."""
     for number in range(sets):
@@ -105,15 +114,10 @@ def parts(sets: int, word_sets: int, planted_sets: int) -> Iterator[tuple[str, C
     for number in range(planted_sets):
         yield f"noise/random graphs/{number}", lambda i=number: on_graphs(i)
         for place, effect in enumerate(PLANTED):
-            one = theory(effect.theory)
             for size in effect.sizes:
                 yield (
                     f"planted/{place}/{size:g}/{number}",
-                    lambda t=one, e=effect, s=size, i=number: [
-                        record
-                        for record in measured(t, e.make(s, 50_000 + i), i)
-                        if record["quantity"] == (e.quantity or t.on_data.headline)
-                    ],
+                    lambda e=effect, s=size, i=number: on_planted(e, s, i),
                 )
 
 
@@ -211,8 +215,9 @@ def main() -> None:
         "torch": torch.__version__,
     }
     write(found)
+    JOURNAL.unlink()
     print((DOCS / "calibration.md").read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":
-    main()
+    write(json.loads((DOCS / "calibration.json").read_text(encoding="utf-8")))

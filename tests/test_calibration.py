@@ -264,7 +264,7 @@ def text(stored) -> str:
 
 def test_the_page_is_that_of_the_stored_numbers(text):
     stored = (DOCS / "calibration.md").read_text(encoding="utf-8")
-    assert text == stored, "run python -m benchmarks calibration"
+    assert text == stored, "run python -m benchmarks.calibration"
     assert all(one.title in text for one in list_theories())
 
 

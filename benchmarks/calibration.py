@@ -6,7 +6,8 @@ judged as the page judges, in a family as large as that of the demo, whose other
 
 The run is one process and goes on where it was interrupted (``runs/calibration.jsonl``; delete it if the code
 has changed). It writes ``docs/calibration.json``, and ``docs/calibration.md`` from it alone
-(:mod:`._calibration_page`). ``python -m benchmarks.calibration`` writes the page anew from the stored numbers.
+(:mod:`._calibration_page`). ``python -m benchmarks.calibration`` writes the page anew from the
+stored numbers.
 """
 
 import json

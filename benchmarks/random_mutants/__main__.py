@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,11 @@ class Runner:
             self.copies.put(Copy.of(source, root, seconds=seconds))
         self.workers = workers
 
+    def close(self) -> None:
+        """Ends the processes."""
+        while not self.copies.empty():
+            self.copies.get().close()
+
     def recording(self, theory: str) -> tuple[Record, Record]:
         copy = self.copies.get()
         try:
@@ -192,8 +198,9 @@ def main(arguments: list[str]) -> int:
         for one in stored.get("mutants", ())
         if one["outcome"] in DETECTED or not options.again or one["theory"] not in names
     }
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         runner = Runner(Path(folder), options.workers, options.seconds)
+        stack.callback(runner.close)
         for name, mutants in drawn.items():
             records = records_of(mutants)
             # a record of a place that moved keeps its outcome, one that is no longer drawn goes

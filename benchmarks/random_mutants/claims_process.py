@@ -1,14 +1,13 @@
-"""Runs quick claims of one theory: ``python -m benchmarks.random_mutants.claims_process PLAN``.
+"""Runs quick claims of one theory in a process of its own.
 
-PLAN is a file with a JSON object: the package, the theory, the seeds, the names of the claims (null for all),
-whether to record, and the file of the result. When it records, each claim runs once, and its processor time,
-its verdict and the functions that it executes are stored. Otherwise the first claim that is violated or
-raises an error ends the run.
+The plan is a file with a JSON object: the package, the theory, the seeds, the claims (null for all), whether
+to record, and the file of the result. When it records, each claim runs once, and its processor time, its
+verdict and the functions that it executes are stored. Otherwise the first claim that is violated or raises an
+error ends the run.
 """
 
 import importlib
 import json
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +32,7 @@ def outcome(claim: Any, seeds: list[int]) -> str:
     return found
 
 
-def main(plan: dict[str, Any]) -> dict[str, Any]:
+def verified(plan: dict[str, Any]) -> dict[str, Any]:
     """Returns the records of all claims, or the result of the chosen ones."""
     theory = importlib.import_module(f"{plan['package']}.theories").theory(plan["theory"])
     claims = {claim.id: claim for claim in theory.claims if claim.cost == "quick"}
@@ -60,9 +59,8 @@ def main(plan: dict[str, Any]) -> dict[str, Any]:
     return records if plan["record"] else {"by": "", "undecided": undecided}
 
 
-if __name__ == "__main__":
-    import torch
-
-    torch.set_num_threads(1)
-    chosen = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    Path(chosen["result"]).write_text(json.dumps(main(chosen)), encoding="utf-8")
+def main(plan: str) -> int:
+    """Runs the claims of a plan and stores the result."""
+    content = json.loads(Path(plan).read_text(encoding="utf-8"))
+    Path(content["result"]).write_text(json.dumps(verified(content)), encoding="utf-8")
+    return 0

@@ -1,7 +1,8 @@
 """The changes that can be made in a module, found on its syntax tree.
 
-Docstrings, texts, messages of errors, type annotations, caches and functions that draw are left out, and so
-are numbers below 1e-5 or from 1e9 on, which are tolerances and stand-ins for infinity.
+Docstrings, texts, messages of errors, type annotations, caches, functions that draw, claims that train
+networks for minutes, and imports are left out, and so are numbers below 1e-5 or from 1e9 on, which are
+tolerances and stand-ins for infinity.
 """
 
 import ast
@@ -23,24 +24,28 @@ OPERATORS = (
     "mean and sum",
     "keyword",
 )
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # methods whose first argument, and functions of torch and numpy whose second argument, is an axis
-REDUCTIONS = frozenset(
+REDUCTIONS = _words(
     "all amax amin any argmax argmin argsort cat concatenate cummax cummin cumsum diff flip log_softmax "
     "logsumexp max mean median min norm prod roll select size softmax sort squeeze stack std sum unbind "
-    "unsqueeze var".split()  # noqa: SIM905
+    "unsqueeze var"
 )
 NUMBERS = frozenset(["exp", "log", "mean", "median", "norm", "square", "sqrt", "std", "sum", "var"])
-COMMUTATIVE = frozenset(
-    "add dot equal gcd hypot isdisjoint logaddexp max maximum min minimum mul".split()  # noqa: SIM905
-)
+COMMUTATIVE = _words("add dot equal gcd hypot isdisjoint logaddexp max maximum min minimum mul")
 INSPECTING = frozenset(["cast", "delattr", "getattr", "hasattr", "isinstance", "issubclass", "setattr"])
 # keywords with texts and sources
 TEXTS = frozenset(("assumptions", "corrects", "label", "note", "null_kind", "reason", "source", "title"))
 LIBRARIES = frozenset(("torch", "np", "math", "F", "functional", "linalg"))
-TYPES = frozenset(
+TYPES = _words(
     "Annotated Any Arrays Bool Callable ClassVar Complex Counter Final Float Generator Generic Int "
     "Integer Iterable Iterator Literal Mapping Num Optional Sequence Shaped Tensor Union dict frozenset "
-    "list set tuple type".split()  # noqa: SIM905
+    "list set tuple type"
 )
 TURNED = {
     ast.Lt: ("<", ("<=", ">")),
@@ -196,7 +201,8 @@ class _Finder:
     def definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Change]:
         decorators = [self.text(each) for each in node.decorator_list]
         draws = node.returns is not None and "Figure" in self.text(node.returns)
-        if draws or any(each.split("(")[0] == "style" for each in decorators):
+        trains = any(each.startswith("claim(") and '"training"' in each for each in decorators)
+        if draws or trains or any(each.split("(")[0] == "style" for each in decorators):
             return
         kept = self.bound
         self.bound = (*self.bound, node.name)

@@ -10,24 +10,23 @@ import ast
 import hashlib
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from . import Mutant, modules
-from .recorder import PLAN
 
 SEEDS = (0, 1)
 START, FACTOR = (
     40,
     10,
 )  # seconds of processor time for the start of a process, and per second of the recording
-LONGEST = 1800  # seconds until a process that waits is ended
+PLAN = "RANDOM_MUTANTS_PLAN"  # variable with the path of the plan of pytest
+RECORDING = 1800  # seconds of processor time of a recording
 HERE = Path(__file__).resolve().parent
 Record = dict[str, dict[str, Any]]  # name -> seconds, functions, passed
 
@@ -57,15 +56,15 @@ class Copy:
 
     Attributes:
         root: folder that holds the copy.
+        server: process that starts the others (:mod:`.server`).
         package: name of the package.
         seconds: processor time of tests per mutant, as recorded; the remaining ones do not run.
-        environment: variables of the processes.
     """
 
     root: Path
+    server: "subprocess.Popen[str]"
     package: str = "transformer_theory"
     seconds: float = 120.0
-    environment: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -76,10 +75,24 @@ class Copy:
         for name in (package, "tests"):
             shutil.copytree(source / name, root / name, ignore=skipped)
         shutil.copytree(HERE, root / "benchmarks" / "random_mutants", ignore=skipped)
-        shutil.copy(source / "pyproject.toml", root / "pyproject.toml")
+        for name in ("pyproject.toml", "conftest.py"):
+            shutil.copy(source / name, root / name)
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-        environment = os.environ | threads | {"PYTHONPATH": str(root), "PYTHONHASHSEED": "0"}
-        return cls(root, package, seconds, environment)
+        server = subprocess.Popen(
+            [sys.executable, "-m", f"{__package__}.server"],
+            cwd=root,
+            env=os.environ | threads | {"PYTHONPATH": str(root), "PYTHONHASHSEED": "0"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        return cls(root, server, package, seconds)
+
+    def close(self) -> None:
+        """Ends the server."""
+        assert self.server.stdin
+        self.server.stdin.close()
+        self.server.wait()
 
     def tests_of(self, theory: str) -> list[str]:
         """Returns the folder or the files of a theory's tests."""
@@ -87,49 +100,27 @@ class Copy:
         found = [folder / theory, *sorted(folder.glob(f"test_{theory}*.py"))]
         return [str(path.relative_to(self.root)) for path in found if path.exists()]
 
-    def run(self, command: Sequence[str], seconds: float, **variables: str) -> int:
-        """Runs Python in the copy and returns its exit status; a process that needs more than so many seconds
-        of processor time is ended, with a negative status.
+    def run(self, module: str, arguments: Sequence[str], seconds: float, *, compiled: bool = False) -> int:
+        """Runs a job of :mod:`.server` and returns its exit status; a process that needs more than so many
+        seconds of processor time is ended, with a negative status.
         """
-        limit = round(seconds)
-        try:
-            return subprocess.run(
-                [sys.executable, *command],
-                cwd=self.root,
-                env={**self.environment, **variables},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                timeout=LONGEST,
-                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5)),
-            ).returncode
-        except subprocess.TimeoutExpired:
-            return -1
+        job = {"module": module, "arguments": list(arguments), "seconds": seconds, "compiled": compiled}
+        assert self.server.stdin
+        assert self.server.stdout
+        self.server.stdin.write(json.dumps(job | {"environment": {PLAN: self.path("tests")}}) + "\n")
+        self.server.stdin.flush()
+        return int(self.server.stdout.readline())
 
-    def plan(self, name: str, content: dict[str, Any]) -> str:
-        """Stores the plan of a process and returns its path."""
-        path = self.root / f"{name}.plan.json"
-        path.write_text(json.dumps(content), encoding="utf-8")
-        return str(path)
+    def path(self, name: str) -> str:
+        """Returns the path of the plan of a process."""
+        return str(self.root / f"{name}.plan.json")
 
     def pytest(self, plan: dict[str, Any], files: Iterable[str], seconds: float) -> int:
         """Runs pytest with the plugin of :mod:`.recorder`."""
-        command = [
-            "-m",
-            "pytest",
-            "-q",
-            "-x",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "benchmarks.random_mutants.recorder",
-        ]
-        if "record" in plan:
-            command.remove("-x")
-        variables = {PLAN: self.plan("tests", plan)}
-        if "record" not in plan:
-            variables["PYTHONDONTWRITEBYTECODE"] = "1"
-        return self.run([*command, *files], seconds, **variables)
+        Path(self.path("tests")).write_text(json.dumps(plan), encoding="utf-8")
+        options = ["-q", "-p", "no:cacheprovider", "-p", f"{__package__}.recorder"]
+        first = [] if "record" in plan else ["-x"]
+        return self.run("pytest", [*options, *first, *files], seconds, compiled="record" in plan)
 
     def claims(
         self, theory: str, names: Sequence[str] | None, seconds: float, *, record: bool = False
@@ -139,9 +130,8 @@ class Copy:
         result.unlink(missing_ok=True)
         plan = {"package": self.package, "theory": theory, "seeds": list(SEEDS[:1] if record else SEEDS)}
         plan |= {"claims": names, "record": record, "result": str(result)}
-        command = ["-m", "benchmarks.random_mutants.claims_process", self.plan("claims", plan)]
-        variables = {} if record else {"PYTHONDONTWRITEBYTECODE": "1"}
-        self.run(command, seconds, **variables)
+        Path(self.path("claims")).write_text(json.dumps(plan), encoding="utf-8")
+        self.run("claims", [self.path("claims")], seconds, compiled=record)
         return json.loads(result.read_text(encoding="utf-8")) if result.exists() else None
 
     def recording(self, theory: str, stored: Path) -> tuple[Record, Record]:
@@ -159,16 +149,18 @@ class Copy:
             found = json.loads(stored.read_text(encoding="utf-8"))
             if found["digest"] == digest.hexdigest():
                 return found["claims"], found["tests"]
-        claims = self.claims(theory, None, LONGEST, record=True)
+        claims = self.claims(theory, None, RECORDING, record=True)
         if claims is None:
             raise RuntimeError(f"the claims of {theory} cannot be run")
         report = self.root / "tests.record.json"
         report.unlink(missing_ok=True)
         package = f"{self.package}.theories.{theory}"
-        self.pytest({"record": str(report), "package": package}, self.tests_of(theory), LONGEST)
+        self.pytest({"record": str(report), "package": package}, self.tests_of(theory), RECORDING)
         if not report.exists():
             raise RuntimeError(f"the tests of {theory} cannot be run")
         tests = json.loads(report.read_text(encoding="utf-8"))
+        if not tests:
+            raise RuntimeError(f"{theory} has no tests")
         stored.parent.mkdir(parents=True, exist_ok=True)
         content = {"digest": digest.hexdigest(), "claims": claims, "tests": tests}
         stored.write_text(json.dumps(content), encoding="utf-8")

@@ -36,22 +36,22 @@ DETECTED = ("claims", "tests")
 
 
 def read(file: Path, root: Path = ROOT) -> list[Mutant]:
-    """Reads mutants from a JSON file.
-
-    Raises:
-        ValueError: the old text of a mutant does not occur exactly once in its file.
+    """Reads mutants from a JSON file. Those whose old text does not occur exactly once in their file are named
+    and left out.
     """
     found = []
     for one in json.loads(file.read_text(encoding="utf-8")):
         text = (root / one["file"]).read_text(encoding="utf-8")
         if (count := text.count(one["old"])) != 1:
-            raise ValueError(f"{one['name']}: {one['old']!r} must occur once in {one['file']}, got {count}")
+            print(f"left out: {one['name']}, {one['old']!r} must occur once in {one['file']}, got {count}")
+            continue
         place = text.index(one["old"])
-        line = text.count("\n", 0, place) + 1
         start = len(text[:place].encode())
-        end = start + len(one["old"].encode())
+        # the first line may end before the expression that is changed
+        line = text.count("\n", 0, place + len(one["old"]) - len(one["old"].lstrip())) + 1
         shown = text.split("\n")[line - 1].strip()
         function, bound = _around(text, line)
+        end = start + len(one["old"].encode())
         change = Change(one["what"], function, bound, line, shown, one["old"], one["new"], start, end)
         found.append(Mutant(one["name"], one["theory"], one["file"], change))
     return found
@@ -179,7 +179,8 @@ def main(arguments: list[str]) -> int:
         parser.error(f"unknown theory {unknown[0]!r}; there are: {', '.join(THEORIES)}")
     names = tuple(options.theories) or THEORIES
     if options.file:
-        drawn = {name: [one for one in read(options.file) if one.theory == name] for name in names}
+        listed = read(options.file)
+        drawn = {name: [one for one in listed if one.theory == name] for name in names}
     else:
         drawn = {
             name: sample(ROOT, "transformer_theory", name, options.count, seed=options.seed) for name in names

@@ -36,8 +36,8 @@ DETECTED = ("claims", "tests")
 
 
 def read(file: Path, root: Path = ROOT) -> list[Mutant]:
-    """Reads mutants from a JSON file. Those whose old text does not occur exactly once in their file are named
-    and left out.
+    """Reads mutants from a JSON file. Those whose old text does not occur exactly once in their file are left
+    out and named.
     """
     found = []
     for one in json.loads(file.read_text(encoding="utf-8")):

@@ -34,7 +34,10 @@ def outcome(claim: Any, seeds: list[int]) -> str:
 
 def verified(plan: dict[str, Any]) -> dict[str, Any]:
     """Returns the records of all claims, or the result of the chosen ones."""
-    theory = importlib.import_module(f"{plan['package']}.theories").theory(plan["theory"])
+    try:
+        theory = importlib.import_module(f"{plan['package']}.theories").theory(plan["theory"])
+    except Exception as error:
+        return {"by": f"the import raises {type(error).__name__}", "undecided": []}
     claims = {claim.id: claim for claim in theory.claims if claim.cost == "quick"}
     records, undecided = dict[str, dict[str, Any]](), []
     for name in claims if plan["claims"] is None else plan["claims"]:

@@ -150,7 +150,7 @@ class Copy:
             if found["digest"] == digest.hexdigest():
                 return found["claims"], found["tests"]
         claims = self.claims(theory, None, RECORDING, record=True)
-        if claims is None:
+        if claims is None or "by" in claims:
             raise RuntimeError(f"the claims of {theory} cannot be run")
         report = self.root / "tests.record.json"
         report.unlink(missing_ok=True)
@@ -187,7 +187,7 @@ class Copy:
             seconds = START + FACTOR * len(SEEDS) * sum(claims[name]["seconds"] for name in names)
             found = self.claims(mutant.theory, names, seconds)
             if found is None:
-                return Outcome("claims", "a claim does not end, or the theory cannot be imported", len(names))
+                return Outcome("claims", f"no end within {seconds:.0f} s", len(names))
             if found["by"]:
                 return Outcome("claims", found["by"], len(names))
             undecided = found["undecided"]

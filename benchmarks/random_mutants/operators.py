@@ -419,10 +419,11 @@ def _integer(node: ast.AST | None) -> int | None:
 
 
 def _axes(node: ast.expr) -> bool:
-    """Returns whether an argument is a written axis or a tuple of them."""
+    """Returns whether an argument is a written axis, from -4 to 4, or a tuple of them."""
     if isinstance(node, ast.Tuple):
-        return bool(node.elts) and all(_integer(each) is not None for each in node.elts)
-    return _integer(node) is not None
+        return bool(node.elts) and all(map(_axes, node.elts))
+    value = _integer(node)
+    return value is not None and abs(value) <= 4
 
 
 def _side(node: ast.AST) -> str | None:

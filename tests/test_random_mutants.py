@@ -39,6 +39,21 @@ THEORY = {
                 n = n - 1
             return n
 
+        def doubled(function):
+            return lambda x: 2 * function(x)
+
+        @doubled
+        def itself(x: float) -> float:
+            return x
+
+        def of_factor(factor: float):
+            factor = 1.5 * factor
+            return lambda function: lambda x: factor * function(x)
+
+        @of_factor(2.0)
+        def thrice(x: float) -> float:
+            return x
+
         def never(x: float) -> float:
             return x + 1
         """,
@@ -80,6 +95,9 @@ TESTS = """
 
     def test_of_scale():
         assert maths.scaled(2.0) == 14.0
+
+    def test_of_factors():
+        assert (maths.itself(2.0), maths.thrice(2.0)) == (4.0, 6.0)
 
     def test_of_end():
         assert maths.endless(3) == 0
@@ -169,6 +187,7 @@ def test_what_each_operator_changes(text, expected):
         "@style()\ndef f(x):\n    return 2 * x",
         '@claim(a, cost="training")\ndef f(x):\n    return 2 * x',
         "@lru_cache(maxsize=8)\ndef f(x):\n    return x",
+        "@dataclass(frozen=True)\nclass A:\n    x: int",
         "y = f(note=a, source=b)",
         "if TYPE_CHECKING:\n    y = 2",
         "y = isinstance(a, b)",
@@ -236,6 +255,9 @@ def test_claims_tests_and_survivors(copy, source, tmp_path):
     # of two equal numbers both are the smallest, and the test with two others fails without any change
     assert judged("min", "max", "ordered") == ("undetected", "")
     assert judged("+", "-", "never") == ("undetected", "nothing executes it")
+    assert judged("*", "/", "doubled") == ("tests", f"{name}of_factors")
+    # it runs on import only, so whatever uses its name is run
+    assert judged("*", "/", "of_factor") == ("tests", f"{name}of_factors")
     assert judged("7", "8", "") == ("tests", f"{name}of_scale")
     assert (module.read_bytes(), module.stat().st_mtime) == before
     # the recording is read again, and made again if a test has changed

@@ -1,8 +1,8 @@
 """The changes that can be made in a module, found on its syntax tree.
 
-Docstrings, texts, messages of errors, type annotations, caches, functions that draw, claims that train
-networks for minutes, and imports are left out, and so are numbers below 1e-5 or from 1e9 on, which are
-tolerances and stand-ins for infinity.
+Docstrings, texts, messages of errors, type annotations, imports, caches, options of dataclasses, functions
+that draw and claims that train networks for minutes are left out, and so are numbers below 1e-5 or from 1e9
+on, which are tolerances and stand-ins for infinity.
 """
 
 import ast
@@ -223,8 +223,9 @@ class _Finder:
     def class_of(self, node: ast.ClassDef) -> Iterator[Change]:
         scope, inside, kept = self.scope, self.inside, self.bound
         self.bound = (*kept, node.name)
-        for each in (*node.decorator_list, *node.keywords):
-            yield from self.expression(each)
+        for each in node.decorator_list:
+            if "dataclass" not in self.text(each):
+                yield from self.expression(each)
         self.scope = [*scope, *(["<locals>"] if inside else []), node.name]
         self.inside = False
         for statement in node.body:

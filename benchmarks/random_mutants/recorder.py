@@ -41,10 +41,15 @@ class Calls:
             threading.settrace(None)  # type: ignore
 
     def functions(self, folder: Path) -> set[str]:
-        """Returns the functions in files below a folder, as ``path::qualified name``."""
-        start = f"{folder}{os.sep}"
-        found = (code for code in self.codes if code.co_filename.startswith(start))
-        return {f"{code.co_filename[len(start) :]}::{code.co_qualname}" for code in found}
+        """Returns the functions in files below a folder, as ``path::qualified name``; one that is written
+        inside of another counts as both.
+        """
+        start, found = f"{folder}{os.sep}", set()
+        for code in self.codes:
+            if code.co_filename.startswith(start):
+                file, parts = code.co_filename[len(start) :], code.co_qualname.split(".<locals>.")
+                found |= {f"{file}::{'.<locals>.'.join(parts[: n + 1])}" for n in range(len(parts))}
+        return found
 
 
 def clear_caches(package: str) -> None:

@@ -181,6 +181,10 @@ class Copy:
 
     def _judged(self, mutant: Mutant, claims: Record, tests: Record) -> Outcome:
         executed = executing(self.root, self.package, mutant)
+        if not any(executed & set(one.get("functions", ())) for one in (*claims.values(), *tests.values())):
+            # perhaps it runs on import, such as a decorator
+            name = mutant.change.function.rpartition(".")[2]
+            executed = users(self.root, self.package, mutant.theory, {name})
         names = chosen(claims, executed, everywhere=not mutant.change.function)
         undecided = []
         if names:
@@ -269,18 +273,25 @@ def within(names: Sequence[str], tests: Record, seconds: float) -> list[str]:
 
 def executing(root: Path, package: str, mutant: Mutant) -> set[str]:
     """Returns the functions that a change concerns, as ``path::qualified name``: the one around it, or those
-    of the theory that use what the changed statement binds, directly or by way of other statements.
+    that use what the changed statement binds.
     """
     if mutant.change.function:
         return {f"{mutant.file}::{mutant.change.function}"}
-    names, uses = set(mutant.change.bound), list[tuple[str, set[str], set[str]]]()
-    for path in modules(root / package / "theories" / mutant.theory):
+    return users(root, package, mutant.theory, set(mutant.change.bound))
+
+
+def users(root: Path, package: str, theory: str, names: set[str]) -> set[str]:
+    """Returns the functions of a theory that use one of the names, directly or by way of names that other
+    statements bind.
+    """
+    uses = list[tuple[str, set[str], set[str]]]()
+    for path in modules(root / package / "theories" / theory):
         uses += _uses(path.relative_to(root).as_posix(), ast.parse(path.read_bytes()))
     while True:
         more = {name for place, bound, used in uses if not place and names & used for name in bound} - names
         if not more:
             return {place for place, _, used in uses if place and names & used}
-        names |= more
+        names = names | more
 
 
 def _uses(file: str, tree: ast.AST) -> list[tuple[str, set[str], set[str]]]:

@@ -184,6 +184,7 @@ def test_what_each_operator_changes(text, expected):
         "def f(x: Float[Tensor, 3]) -> tuple[int, 2]:\n    return x",
         "def f(x):\n    raise ValueError(a * b)",
         "def plot(x) -> Figure:\n    return 2 * x",
+        'def line(ax: "Axes", x) -> None:\n    ax.plot(2 * x)',
         "@style()\ndef f(x):\n    return 2 * x",
         '@claim(a, cost="training")\ndef f(x):\n    return 2 * x',
         "@lru_cache(maxsize=8)\ndef f(x):\n    return x",

@@ -200,7 +200,8 @@ class _Finder:
 
     def definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Change]:
         decorators = [self.text(each) for each in node.decorator_list]
-        draws = node.returns is not None and "Figure" in self.text(node.returns)
+        types = [node.returns, *(each.annotation for each in node.args.args)]
+        draws = any(word in self.text(each) for each in types if each for word in ("Figure", "Axes"))
         trains = any(each.startswith("claim(") and '"training"' in each for each in decorators)
         if draws or trains or any(each.split("(")[0] == "style" for each in decorators):
             return

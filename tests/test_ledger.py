@@ -213,12 +213,13 @@ def test_random_mutants_are_counted_and_shown_with_their_place():
         "new": "1",
         "outcome": "claims",
         "by": "stand_in/a",
+        "left": 0,
     }
     mutants = [
         mutant,
         {**mutant, "outcome": "tests", "by": "tests/test_a.py::test_b"},
         {**mutant, "outcome": "undetected", "by": "nothing executes it"},
-        {**mutant, "outcome": "undetected", "by": "", "old": ", dim=0", "new": ""},
+        {**mutant, "outcome": "undetected", "by": "", "old": ", dim=0", "new": "", "left": 3},
         {**mutant, "outcome": "equivalent", "by": "a is 0"},
     ]
     record = {"made": ["today", "here"], "seed": 47, "seeds": [0, 1], "mutants": mutants}
@@ -227,7 +228,7 @@ def test_random_mutants_are_counted_and_shown_with_their_place():
     assert "| all | 5 | 1 | 1 | 1 | 0 | 2 | 50\N{NO-BREAK SPACE}% |" in score
     place = "stand_in/maths.py, line 7: `0` becomes `1`, in `return a * b[0]`"
     assert f"- {place}: nothing executes it\n" in score
-    assert "line 7: `, dim=0` left out, in" in score
+    assert "line 7: `, dim=0` left out, in `return a * b[0]`; 3 slower tests did not run\n" in score
     assert score.rstrip().endswith(f"Equivalent:\n\n- {place}: a is 0")
     assert "(seed 47)" in score
     assert "### Random mutants" not in ledger([], (THEORY,))

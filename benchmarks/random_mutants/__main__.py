@@ -151,6 +151,8 @@ def store(page: Path, records: Iterable[dict[str, Any]], seed: int) -> None:
     for record in records:
         if record["outcome"] not in DETECTED and key(record) in proofs:
             record = record | {"outcome": "equivalent", "by": proofs[key(record)]}
+        elif record["outcome"] == "equivalent":  # its proof was taken back
+            record = record | {"outcome": "undetected", "by": ""}
         found.append(record)
     found.sort(key=lambda one: (THEORIES.index(one["theory"]), one["file"], one["line"], one["name"]))
     stored = {"made": header().splitlines(), "seed": seed, "seeds": list(SEEDS), "mutants": found}
@@ -169,7 +171,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--count", type=int, default=COUNT, help=f"mutants of each theory (default {COUNT})")
     parser.add_argument("--seed", type=int, default=SEED, help=f"seed of the sample (default {SEED})")
     parser.add_argument(
-        "--seconds", type=float, default=120, help="time of the tests of a mutant (default 120)"
+        "--seconds", type=float, default=300, help="time of the tests of a mutant (default 300)"
     )
     parser.add_argument("--again", action="store_true", help="run those that were not detected once more")
     parser.add_argument("--list", action="store_true", help="show the sample and run nothing")
@@ -197,7 +199,7 @@ def main(arguments: list[str]) -> int:
     kept = {
         one["name"]: one
         for one in stored.get("mutants", ())
-        if one["outcome"] in DETECTED or not options.again or one["theory"] not in names
+        if one["outcome"] in (*DETECTED, "equivalent") or not options.again or one["theory"] not in names
     }
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         runner = Runner(Path(folder), options.workers, options.seconds)

@@ -64,11 +64,11 @@ class Copy:
     root: Path
     server: "subprocess.Popen[str]"
     package: str = "transformer_theory"
-    seconds: float = 120.0
+    seconds: float = 300.0
 
     @classmethod
     def of(
-        cls, source: Path, root: Path, package: str = "transformer_theory", seconds: float = 120.0
+        cls, source: Path, root: Path, package: str = "transformer_theory", seconds: float = 300.0
     ) -> "Copy":
         """Copies the package, its tests and this program to an empty folder."""
         skipped = shutil.ignore_patterns("__pycache__")

@@ -264,6 +264,7 @@ def _random(record: Document, theories: Sequence[Theory]) -> dict[str, Any]:
     def lines(*names: str) -> list[str]:
         return [
             f"{_change(one)}{': ' if one['by'] else ''}{_prose(one['by'])}"
+            + (f"; {one['left']} slower tests did not run" if one["left"] else "")
             for one in record["mutants"]
             if one["outcome"] in names
         ]

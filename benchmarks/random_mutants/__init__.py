@@ -7,7 +7,7 @@ every place of a theory's modules where one of ten kinds of change can be made o
 the theory's quick claims and then its tests, in fresh processes. ``python -m benchmarks.random_mutants``
 stores the outcomes as they come in ``docs/random_mutants.json``, from which the page of the claims is made.
 
-Cosmic Ray 8.7 and mutmut 3.8 have no operators for axes, minimum and maximum, mean and sum or the order of two
+Cosmic Ray 8.7 and mutmut 3.8 have no operators for axes, minimum and maximum, mean and sum or the order of
 arguments, draw no sample per theory, and know tests but no claims, so they would replace little of this.
 """
 

@@ -228,6 +228,37 @@ def test_sources_and_mutants_are_counted():
     assert "### Mutants" not in ledger([], (THEORY,))
 
 
+def test_random_mutants_are_counted_and_shown_with_their_place():
+    mutant = {
+        "theory": THEORY.name,
+        "file": "transformer_theory/theories/stand_in/maths.py",
+        "line": 7,
+        "text": "return a *  b[0]",
+        "old": "0",
+        "new": "1",
+        "outcome": "claims",
+        "by": "stand_in/a",
+        "left": 0,
+    }
+    mutants = [
+        mutant,
+        {**mutant, "outcome": "tests", "by": "tests/test_a.py::test_b"},
+        {**mutant, "outcome": "undetected", "by": "nothing executes it"},
+        {**mutant, "outcome": "undetected", "by": "", "old": ", dim=0", "new": "", "left": 3},
+        {**mutant, "outcome": "equivalent", "by": "a is 0"},
+    ]
+    record = {"made": ["today", "here"], "seed": 47, "seeds": [0, 1], "mutants": mutants}
+    page = ledger([], (THEORY,), random=record)
+    score = section(page, "Random mutants")
+    assert "| all | 5 | 1 | 1 | 1 | 0 | 2 | 50\N{NO-BREAK SPACE}% |" in score
+    place = "stand_in/maths.py, line 7: `0` becomes `1`, in `return a * b[0]`"
+    assert f"- {place}: nothing executes it\n" in score
+    assert "line 7: `, dim=0` left out, in `return a * b[0]`; 3 slower tests did not run\n" in score
+    assert score.rstrip().endswith(f"Equivalent:\n\n- {place}: a is 0")
+    assert "(seed 47)" in score
+    assert "### Random mutants" not in ledger([], (THEORY,))
+
+
 @pytest.mark.parametrize(
     ("threshold", "text"),
     [(0.02, "0.02"), (1e-7, "10⁻⁷"), (2.5e-9, "2.5·10⁻⁹"), (10, "10"), (0.1, "0.1"), (1200, "1,200")],
@@ -268,8 +299,13 @@ def test_the_page_in_docs_is_made_from_its_numbers_and_holds_every_claim():
     assert changed == [], "a source was changed: run `make ledger`"
     changed += [id for id, one in verifications.items() if one.get("corrected") != cited[id]]
     assert changed == [], "a corrected text was changed: run `make ledger`"
-    mutants = json.loads(PAGE.with_name("mutants.json").read_text(encoding="utf-8"))
-    assert PAGE.read_text(encoding="utf-8") == ledger(documents, list_theories(), mutants=mutants)
+    mutants, random = (
+        json.loads(PAGE.with_name(name).read_text(encoding="utf-8"))
+        for name in ("mutants.json", "random_mutants.json")
+    )
+    assert PAGE.read_text(encoding="utf-8") == ledger(
+        documents, list_theories(), mutants=mutants, random=random
+    )
     least = {"quick": 100, "training": 5}
     assert [id for id, one in verifications.items() if len(one["seeds"]) < least[claims[id].cost]] == []
 

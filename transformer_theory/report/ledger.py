@@ -5,8 +5,8 @@ control.
 stored results and stores these as JSON in the same folder. Claims that no RESULT has verified keep the
 verification of that JSON, so one theory can be verified again alone; claims that no theory has any more are
 dropped. The page is valid for Sphinx (MyST) and for plain Markdown. Each claim has a heading, so that links
-can refer to it as ``#theory-name``. If the folder holds ``mutants.json``, as ``make mutants`` writes it, the
-page has its score.
+can refer to it as ``#theory-name``. If the folder holds ``mutants.json`` and ``random_mutants.json``, as
+``make mutants`` writes them, the page has their scores.
 """
 
 import json
@@ -32,7 +32,7 @@ Document = dict[str, Any]
 CORRECTIONS = "errors_in_the_literature.md"
 USUAL = (("converged", True), ("covered", True))  # values of nearly all seeds, omitted from the JSON
 UNDECIDED = ("inconclusive", "not covered")
-MUTANTS = "mutants.json"
+MUTANTS, RANDOM = "mutants.json", "random_mutants.json"
 # who makes the statement, and what was read of it
 STATUS: dict[Status, tuple[str, str]] = {
     "confirmed": ("**Stated in:**", "read in the full text"),
@@ -86,7 +86,11 @@ def _compact(verification: Verification) -> dict[str, Any]:
 
 
 def ledger(
-    documents: Sequence[Document], theories: Iterable[Theory], *, mutants: Document | None = None
+    documents: Sequence[Document],
+    theories: Iterable[Theory],
+    *,
+    mutants: Document | None = None,
+    random: Document | None = None,
 ) -> str:
     """Returns the whole page.
 
@@ -95,7 +99,8 @@ def ledger(
             most one of them.
         theories: theories in the order of the page. They provide the headings; their claims without a
             verification are listed as such.
-        mutants: record of ``make mutants``; None leaves its section out.
+        mutants: record of the mutants that were written by hand; None leaves its section out.
+        random: record of the mutants that were drawn by a program; None leaves its section out.
     Raises:
         ValueError: a claim was verified in several documents.
     """
@@ -124,6 +129,7 @@ def ledger(
         overview=_overview(records, verified),
         locators=_locators(records),
         mutants=mutants and _mutants(mutants, records),
+        random=random and _random(random, records),
         sections=[
             (
                 theory,
@@ -245,17 +251,68 @@ def _mutants(record: Document, theories: Sequence[Theory]) -> dict[str, Any]:
     }
 
 
+def _random(record: Document, theories: Sequence[Theory]) -> dict[str, Any]:
+    """Returns the parts of the section on random mutants: scores of the theories that were run, mutants that
+    were not detected, those that are equivalent, and the origin of the numbers.
+    """
+    heads = ["mutants", "equivalent", "by claims", "by tests", "undecided", "undetected", "score"]
+    outcomes = grouped(record["mutants"], lambda one: one["theory"])
+    rows = [
+        (theory.title, Counter(one["outcome"] for one in outcomes[theory.name]))
+        for theory in theories
+        if theory.name in outcomes
+    ]
+
+    def lines(*names: str) -> list[str]:
+        return [
+            f"{_change(one)}{': ' if one['by'] else ''}{_prose(one['by'])}"
+            + (f"; {one['left']} slower tests did not run" if one["left"] else "")
+            for one in record["mutants"]
+            if one["outcome"] in names
+        ]
+
+    return {
+        "table": _with_total(heads, rows, _random_score),
+        "survivors": lines("undecided", "undetected"),
+        "equivalent": lines("equivalent"),
+        "seed": record["seed"],
+        "origin": f"{' · '.join(record['made'])}; seeds {', '.join(map(str, record['seeds']))}",
+    }
+
+
+def _change(mutant: Document) -> str:
+    """Returns the place of a random mutant and its old and new text."""
+    place = f"{mutant['file'].partition('/theories/')[2]}, line {mutant['line']}"
+    old, new = (_code(mutant[name]) for name in ("old", "new"))
+    return f"{place}: {old} {f'becomes {new}' if new else 'left out'}, in {_code(mutant['text'])}"
+
+
+def _code(text: str) -> str:
+    """Returns a text on one line as code, "" if it is empty."""
+    text = " ".join(text.split())
+    fence = "``" if "`" in text else "`"
+    return f"{fence}{text}{fence}" if text else ""
+
+
+def _random_score(counts: Counter[str]) -> list[str]:
+    """Returns the numbers of one row of random mutants."""
+    names = ("equivalent", "claims", "tests", "undecided", "undetected")
+    share = _share(counts["claims"] + counts["tests"], counts.total() - counts["equivalent"])
+    return [str(counts.total()), *(str(counts[name]) for name in names), share]
+
+
 def _score(counts: Counter[str]) -> list[str]:
     """Returns the numbers of one row: all mutants, the outcomes, and the share of detected ones among those
     that are not equivalent.
     """
-    different = counts.total() - counts["equivalent"]
-    share = f"{100 * counts['detected'] / different:.0f}\N{NO-BREAK SPACE}%" if different else "–"
-    return [
-        str(counts.total()),
-        *(str(counts[name]) for name in ("equivalent", "detected", "undecided", "undetected")),
-        share,
-    ]
+    names = ("equivalent", "detected", "undecided", "undetected")
+    share = _share(counts["detected"], counts.total() - counts["equivalent"])
+    return [str(counts.total()), *(str(counts[name]) for name in names), share]
+
+
+def _share(detected: int, different: int) -> str:
+    """Returns the share of detected mutants in percent."""
+    return f"{100 * detected / different:.0f}\N{NO-BREAK SPACE}%" if different else "–"
 
 
 def _table(claims: Sequence[Verification]) -> str:
@@ -366,6 +423,11 @@ def _lines(documents: Sequence[Document]) -> str:
     return "[" + ",\n".join(parts) + "]\n"
 
 
+def _stored(file: Path) -> Document | None:
+    """Reads a JSON file; None if there is none."""
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+
+
 def main(arguments: Sequence[str]) -> int:
     """Writes the page and the JSON, and returns the exit status: 0, or 2 after printing one line if an error
     is raised.
@@ -382,9 +444,9 @@ def main(arguments: Sequence[str]) -> int:
         before = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else []
         claims = [claim.id for theory in theories for claim in theory.claims]
         documents = updated(before, [document(Result.load(folder)) for folder in folders], claims)
-        score = page.with_name(MUTANTS)
-        mutants = json.loads(score.read_text(encoding="utf-8")) if score.exists() else None
-        texts = {stored: _lines(documents), page: ledger(documents, theories, mutants=mutants)}
+        mutants, random = (_stored(page.with_name(name)) for name in (MUTANTS, RANDOM))
+        text = ledger(documents, theories, mutants=mutants, random=random)
+        texts = {stored: _lines(documents), page: text}
         write_together({path: text.encode() for path, text in texts.items()})
     except (ValueError, KeyError, TypeError, OSError) as error:
         print(f"ledger: {error}", file=sys.stderr)

@@ -131,7 +131,9 @@ def test_a_learnt_rung_is_the_mean_over_held_out_graphs_and_the_worst_of_them(mo
     monkeypatch.setattr(ladder, "normalised_patterns", lambda n: torch.from_numpy(targets))
     monkeypatch.setattr(ladder, "query_rows", lambda n: torch.from_numpy(rows))
     monkeypatch.setattr(ladder, "worst_error", lambda maps, n: float(maps[0, 0, 0]))
-    monkeypatch.setattr(ladder, "train_heads", lambda *_, **settings: lambda batch: torch.from_numpy(maps).log())
+    monkeypatch.setattr(
+        ladder, "train_heads", lambda *_, **settings: lambda batch: torch.from_numpy(maps).log()
+    )
     monkeypatch.setattr(ladder, "draw_batch", lambda *settings: seen.update(batch=settings[:2]))
     row, worst = ladder.learnt(torch.Generator().manual_seed(2), identifiers=ladder.ORTHONORMAL)
     assert row.value == pytest.approx(np.mean([overlap_of(each, targets, rows) for each in maps]))

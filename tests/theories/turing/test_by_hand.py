@@ -38,7 +38,9 @@ def instance(keys: int = 7) -> tuple[torch.Tensor, torch.Tensor]:
 def rows_of(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None) -> list:
     metric, tokens = CloseCalls(), torch.zeros(len(query), query.shape[2], 3)
     metric.draws = 19  # what a probe asks for
-    metric.update(Activations("a", 0, "attention", tokens, tokens, query=query, key=key, value=key, mask=mask))
+    metric.update(
+        Activations("a", 0, "attention", tokens, tokens, query=query, key=key, value=key, mask=mask)
+    )
     return list(metric.compute(draws=19))
 
 

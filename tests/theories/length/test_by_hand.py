@@ -331,7 +331,7 @@ def test_the_class_token_sees_the_keys_of_the_next_images():
 
 
 def test_prediction_and_value_of_a_network_come_from_different_images(monkeypatch):
-    """The first images are measured with the keys of sixteen, the prediction has the others with their own."""
+    """The first images are measured with the keys of sixteen; the prediction has the others."""
     seen = {}
 
     def collected(model, inputs, *, images=1):

@@ -174,7 +174,7 @@ def test_the_null_permutes_the_keys_of_each_row(causal: bool):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_participation_less_that_of_gaussian_scores_and_the_phase(causal: bool):
-    """Gaussian rows have mean 0 and the deviation of the row over its n keys; rows of one key do not count."""
+    """Gaussian rows have mean 0 and the deviation of the row over n; rows of one key do not count."""
     x, rng = tokens(), np.random.default_rng(7)
     allowed = CAUSAL.numpy() if causal else np.ones((6, 6), bool)
     weights = softmax(np.where(allowed, scores_of(x, (0.5, 2.0)), -np.inf))

@@ -326,3 +326,40 @@ def test_the_setting_of_the_digits_has_the_moments_of_its_points():
     assert setting.fourth.numpy() == pytest.approx(fourth, abs=0.6)
     assert np.trace(setting.covariance.numpy()) == pytest.approx(len(setting.covariance))
     assert setting.noise == 0.5
+
+
+def test_the_written_layer_has_the_best_step_and_trained_ones_the_setting_of_their_rung(monkeypatch):
+    """For five isotropic inputs without noise the best step is 1/(1 + 1/20 + 5/20)."""
+    seen: list[tuple] = []
+    monkeypatch.setattr(
+        ladder, "compared", lambda answers, setting, *_: iter(seen.append((answers, setting)) or ())
+    )
+    monkeypatch.setattr(
+        ladder, "train_attention", lambda draw, d, **settings: (draw(generator(1), 7), d, settings["softmax"])
+    )
+    rungs = {rung.name: rung for rung in ladder.LADDER.rungs}
+    list(rungs["written layer"].measure(generator()))
+    layer, setting = seen.pop()
+    prompts = setting.draw(generator(2), 5)
+    b = np.einsum("nj,njd->nd", prompts.y.numpy(), prompts.x.numpy()) / 20
+    answers = (prompts.query.numpy() * b).sum(1) / (1 + 1 / 20 + 5 / 20)
+    assert layer(prompts).numpy() == pytest.approx(answers, rel=1e-6)
+    for name, spectrum, noise in (
+        ("trained layer", [1.0] * 5, 0.0),
+        ("noise", [1.0] * 5, 0.5),
+        ("anisotropic inputs", [2.0, 1.0, 0.5, 0.25, 0.1], 0.5),
+    ):
+        list(rungs[name].measure(generator()))
+        answers, setting = seen.pop()
+        drawn, d, softmax = answers.args[0]
+        assert (len(drawn), d, softmax, setting.noise, setting.fourth) == (7, 5, False, noise, None)
+        assert setting.covariance.tolist() == np.diag(spectrum).tolist()
+        x = setting.inputs((20_000,), generator(3)).numpy()
+        assert np.diag(x.T @ x / 20_000) == pytest.approx(spectrum, rel=0.06)
+
+
+@pytest.mark.parametrize(("limits", "shape"), [({}, (18, 8)), ({"sequences": 2}, (4, 8))])
+def test_two_sequences_are_enough(limits: dict, shape: tuple[int, int]):
+    inputs = own_context(torch.arange(72).view(9, 8), limits, generator())
+    assert inputs["value"].shape == shape
+    assert len(inputs["null"]) == min(4, shape[0] // 2 - 1)

@@ -17,6 +17,7 @@ from transformer_theory.theories.induction.in_networks import (
     IN_NETWORKS,
     CopyingScore,
     SecondBlockLoss,
+    limits_of,
     next_token_blocks,
     repeated_blocks,
 )
@@ -239,3 +240,20 @@ def test_a_network_is_measured_on_repeated_and_on_unrelated_blocks(monkeypatch):
     assert row.null.draws == pytest.approx(expected)
     assert row.n == 3
     assert accuracy.value == pytest.approx(2 / 3)
+
+
+def test_limits_that_are_missing_come_from_the_ids():
+    data = torch.tensor([[3, 11, 5, 0, 2, 7], [1, 1, 4, 9, 6, 8]])
+    assert limits_of(data, {}) == {"vocabulary": 12, "length": 6, "sequences": 60}
+    assert limits_of(data, {"vocabulary": 50, "length": 4}) == {
+        "vocabulary": 50,
+        "length": 4,
+        "sequences": 60,
+    }
+
+
+@pytest.mark.parametrize(("sequences", "blocks"), [(20, 1), (21, 2), (100, 5)])
+def test_all_sets_of_blocks_together_have_the_number_of_sequences(sequences: int, blocks: int):
+    """Twenty sets: the value and nineteen draws."""
+    parts = repeated_blocks(torch.zeros(1, 8).long(), {"vocabulary": 30, "sequences": sequences}, generator())
+    assert [len(part) for part in (parts["value"], *parts["null"])] == [blocks] * 20

@@ -359,3 +359,22 @@ def test_the_scores_of_the_written_head(keys: int, monkeypatch):
     assert float(scores.amin()) == pytest.approx(0, abs=0.5)
     assert float(scores.amax()) == pytest.approx(80, abs=0.5)
     assert float(scores.mean()) == pytest.approx(40, abs=1)
+
+
+def test_the_scores_of_the_patches_of_the_digits(monkeypatch):
+    """A random query on all patches, of deviation 4; long sequences are those of sixteen other images."""
+    monkeypatch.setattr(ladder, "rows_of", lambda short, long, *_, **__: iter([(short[0], long[0])]))
+    tokens = torch.from_numpy(np.random.default_rng(9).standard_t(4, size=(70, 5, 3)) * [3.0, 1.0, 0.1])
+
+    class Digits:
+        pass
+
+    Digits.tokens = tokens.float()
+    monkeypatch.setattr(ladder, "load_digits", Digits)
+    ((short, long),) = ladder.real_tokens(generator(2))
+    g = generator(2)
+    order = torch.randperm(70, generator=g).numpy()
+    scores = tokens.float().numpy()[order] @ torch.randn(3, generator=g, dtype=torch.float64).numpy()
+    scores *= 4 / scores.std(ddof=1)
+    assert long.numpy() == pytest.approx(scores[:32].reshape(2, 80), rel=1e-6)
+    assert short.numpy() == pytest.approx(scores[32:], rel=1e-6)

@@ -247,3 +247,38 @@ def test_the_targets_of_the_own_setting(name: str, spread: float, monkeypatch):
     assert seen["target"].numpy() == pytest.approx((keys**2).mean(1, keepdims=True))
     assert seen["spread"] == spread
     assert (seen["problem"].train, seen["problem"].validation, len(x)) == (512, 128, 1152)
+
+
+@pytest.mark.parametrize("name", ["digits' patches", "labels of digits"])
+def test_the_targets_of_the_digits(name: str, monkeypatch):
+    """The query is the mean of the patches; a target is the mean squared correlation, or the class."""
+    seen = {}
+    monkeypatch.setattr(
+        ladder, "read_by_heads", lambda problem, target, generator, *, spread: seen.update(locals())
+    )
+    rung = next(each for each in ladder.LADDER.rungs if each.name == name)
+    list(rung.measure(generator(8)))
+    problem, target, x = seen["problem"], seen["target"].numpy(), seen["problem"].inputs.numpy()
+    assert x[:, 0] == pytest.approx(x[:, 1:].mean(1), abs=1e-9)
+    if name == "labels of digits":
+        assert (target == np.eye(10)[problem.labels.numpy()]).all()
+    else:
+        correlations = np.einsum("nd,nid->ni", x[:, 0], x[:, 1:])
+        assert target[:, 0] == pytest.approx((correlations**2).mean(1))
+    assert seen["spread"] == 4.0
+
+
+def test_frozen_heads_read_the_classes_from_the_tokens_of_a_trained_network(monkeypatch):
+    data, seen = noisy(), {}
+    monkeypatch.setattr(ladder, "trained_network", lambda *_: ("network", data))
+    monkeypatch.setattr(ladder, "features", lambda model, validation: validation)
+
+    def read(problem, target, generator, **columns):
+        seen.update(problem=problem, target=target, **columns)
+
+    monkeypatch.setattr(ladder, "read_by_heads", read)
+    list(ladder.in_trained_network(generator(9), recipe="any"))
+    x, labels, *_ = split_by_hand(data)
+    assert np.abs(seen["problem"].inputs.numpy()) == pytest.approx(np.abs(x), rel=1e-6, abs=1e-9)
+    assert (seen["target"].numpy() == np.eye(3)[labels]).all()
+    assert (seen["spread"], seen["model"]) == (4.0, "any")

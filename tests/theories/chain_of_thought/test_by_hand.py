@@ -115,6 +115,8 @@ def test_the_inputs_of_the_response(asked: list[Sample], monkeypatch):
     assert len(inputs["null"]) == 4
     for each in (inputs["value"], *inputs["null"]):
         assert ends(each[15:]) == without
+        assert not (each[15:] == IDS["="]).any(), "examples without chain"
+        assert ((each[:15] == IDS["="]).sum(1) >= 5).all(), "four examples and the question"
     for filler, other in (inputs["null"][:2], inputs["null"][2:]):
         assert ends(filler[:15]) == [f"{q}={'?' * len(c)}:" for q, c in zip(questions, chains)]
         shifts = [
@@ -191,7 +193,10 @@ def test_a_written_decoder_is_compared_with_the_most_frequent_answer_of_other_qu
     made = ladder.Split
     for name, known in (("whole", whole), ("correct", correct), ("Split", parts)):
         monkeypatch.setattr(ladder, name, known)
-    gap, _, without, common, every = ladder.written(generator(4), n=6)
+    monkeypatch.setattr(ladder, "WrittenDecoder", lambda task, **settings: settings_of.update(settings))
+    settings_of: dict[str, object] = {}
+    gap, _, without, common, every = ladder.written(generator(4), n=6, dtype=torch.float32, scale=2.0)
+    assert settings_of == {"dtype": torch.float32, "scale": 2.0}
     assert seen["generated"] == seen["test"][::3]
     answer = Counter(sample.answer for sample in seen["train"]).most_common(1)[0][0]
     guessed = np.mean([sample.answer == answer for sample in seen["test"]])

@@ -143,3 +143,11 @@ def test_a_rung_averages_values_and_draws_over_the_machines(monkeypatch):
     assert row.nulls[0].draws == pytest.approx(np.arange(299) + 1.0)
     assert row.nulls[1].draws == pytest.approx(np.arange(299) * 1.0)
     assert (row.n, row.predicted, row.side) == (3, 1.0, ">=")
+
+
+@pytest.mark.parametrize(("gap", "close"), [(2.0**-5, False), (2.0**-5 - 2.0**-20, True)])
+def test_a_gap_of_one_bfloat16_number_is_no_close_call(gap: float, close: bool):
+    """At 4 the numbers are 2^-5 apart."""
+    key = torch.tensor([4.0, 4.0 - gap, -9.0, 1.0]).view(1, 1, 4, 1)
+    (row,) = rows_of(torch.ones(1, 1, 4, 1), key, None)
+    assert row.value == close

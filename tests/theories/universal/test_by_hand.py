@@ -9,7 +9,7 @@ import torch
 from transformer_theory import universal
 from transformer_theory.core.metric import Activations
 from transformer_theory.theories.universal import ladder
-from transformer_theory.theories.universal.in_networks import DISTANCE, IN_NETWORKS, SHARE
+from transformer_theory.theories.universal.in_networks import DISTANCE, IN_NETWORKS, SHARE, same_inputs
 
 GROUP = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 3])  # the last one has a single member
 CONTEXT = np.array([1.0, 2.0, 3.0, 1.0, 2.0, 5.0, 5.0, 6.0, 7.0, 1.0])
@@ -131,3 +131,11 @@ def test_a_function_of_token_and_position_is_the_median_of_half_of_the_contexts(
     law = np.array([np.median(rng.permutation(squares)[:8]) for _ in range(4000)])
     assert draws.mean() == pytest.approx(law.mean(), abs=4 * law.std() / 500**0.5)
     assert draws.std() == pytest.approx(law.std(), rel=0.15)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e4])
+def test_inputs_are_equal_up_to_a_share_of_the_largest_entry_of_all(size: float):
+    """The largest in size is negative; rounding is to 1e-4 of it."""
+    x = size * torch.tensor([[-1.0, 0.5], [-1.0, 0.50001], [-1.0, 0.502], [0.1, 0.5], [0.10001, 0.5]])
+    assert same_inputs(x).tolist() == [0, 0, 1, 2, 2]
+    assert len(same_inputs(torch.zeros(3, 2)).unique()) == 1

@@ -33,12 +33,13 @@ CORRECTIONS = "errors_in_the_literature.md"
 USUAL = (("converged", True), ("covered", True))  # values of nearly all seeds, omitted from the JSON
 UNDECIDED = ("inconclusive", "not covered")
 MUTANTS = "mutants.json"
-STATUS: dict[Status, str] = {
-    "confirmed": "confirmed in the full text",
-    "second-hand": "second-hand: from a text that cites it",
-    "not found": "number not found: no full text could be read",
-    "own": "for the setting; the statement is this library's own",
-    "": "",
+# who makes the statement, and what was read of it
+STATUS: dict[Status, tuple[str, str]] = {
+    "confirmed": ("**Stated in:**", "read in the full text"),
+    "second-hand": ("**Stated in:**", "second-hand: from a text that cites it"),
+    "not found": ("**Attributed to:**", "no full text could be read, so number and wording are unknown"),
+    "own": ("**This library's own statement**, in the setting of", ""),
+    "": ("**Source:**", ""),
 }
 # some Markdown renderers remove the backslash before punctuation, even in formulas: use the command with
 # letters
@@ -113,7 +114,8 @@ def ledger(
         trim_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"prose": _prose, "cite": _cite, "table": _table, "number": number}
+    environment.filters |= {"prose": _prose, "cite": _cite, "origin": _origin_of_statement}
+    environment.filters |= {"table": _table, "number": number}
     environment.filters |= {"verdict": _verdict, "threshold": _threshold, "control": _control}
     return environment.get_template("ledger.md.j2").render(
         seeds=_span(len(verification.seeds) for verification in verified),
@@ -198,14 +200,14 @@ def _overview(theories: Sequence[Theory], verified: Sequence[Verification]) -> s
                 counts[verification.verdict] += 1
                 counts["undecided seeds"] += len(verification.seeds) - verification.decided
                 counts["controls fail"] += verification.control == "fails"
-                counts["corrected"] += bool(verification.corrects)
+                counts["corrected"] += verification.corrects_published
         rows.append((f"[{theory.title}](#{_slug(theory.title)})", counts))
     return _with_total(heads, rows, lambda counts: [str(counts[head]) for head in heads])
 
 
 def _locators(theories: Sequence[Theory]) -> str:
     """Returns a table with the number of claims of each theory by the status of their source."""
-    heads = [*filter(None, STATUS)]
+    heads = [status for status in STATUS if status]
     rows = [(theory.title, Counter(claim.source.status for claim in theory.claims)) for theory in theories]
     return _with_total(heads, rows, lambda counts: [str(counts[head]) for head in heads])
 
@@ -270,10 +272,12 @@ def _table(claims: Sequence[Verification]) -> str:
                 number(claim.worst.value),
                 _threshold(claim),
                 control,
-                "yes" if claim.corrects else "",
+                claim.source.status,
+                "yes" if claim.corrects_published else "",
             ]
         )
-    return _markdown(["claim", "verdict", "worst seed", "threshold", "control, nearest", "corrects"], lines)
+    heads = ["claim", "verdict", "worst seed", "threshold", "control, nearest", "source", "corrects"]
+    return _markdown(heads, lines)
 
 
 def _threshold(verification: Verification) -> str:
@@ -297,8 +301,13 @@ def _cite(source: Source) -> str:
     place = f", {source.locator}" if source.locator else ""
     target = source.url.removeprefix("https://").removeprefix("arxiv.org/abs/")
     link = f" ([{'arXiv:' if 'arxiv.org' in source.url else ''}{target}]({source.url}))" if source.url else ""
-    status = f"; {STATUS[source.status]}" if source.status else ""
-    return f"{{cite:t}}`{source.key}`{place}{link}{status}"
+    return f"{{cite:t}}`{source.key}`{place}{link}"
+
+
+def _origin_of_statement(source: Source) -> str:
+    """States who makes the statement, with the citation and what was read of it."""
+    who, read = STATUS[source.status]
+    return f"{who} {_cite(source)}{'; ' if read else ''}{read}"
 
 
 def _prose(text: str) -> str:

@@ -79,7 +79,11 @@ def rows_of(tables: Tables, monkeypatch, draws: int = 39) -> tuple[dict[str, Mea
 def test_the_information_is_that_of_the_selector_which_is_best_in_training(monkeypatch):
     tables = Tables()
     rows, _ = rows_of(tables, monkeypatch)
-    row, choice, labels = rows[on_data.INFORMATION], tables.choices[1, tables.test], tables.labels[tables.test]
+    row, choice, labels = (
+        rows[on_data.INFORMATION],
+        tables.choices[1, tables.test],
+        tables.labels[tables.test],
+    )
     assert row.value == pytest.approx(corrected(choice, labels))
     null = [corrected(choice, labels[order]) for order in permutations(90, 39).numpy()]
     assert row.null.draws == pytest.approx(null)

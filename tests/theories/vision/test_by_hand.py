@@ -108,16 +108,16 @@ def test_shares_and_gains_on_the_measured_images():
 def test_each_class_is_counted_and_measured_in_equal_parts():
     labels = np.repeat([4, 9, 1], [40, 20, 12])
     ids = np.random.default_rng(1).choice([5, 70, 12], size=(72, 4))
-    data = TokenData(
-        tokens=torch.zeros(72, 4, 1), labels=torch.from_numpy(labels), ids=torch.from_numpy(ids)
-    )
+    data = TokenData(tokens=torch.zeros(72, 4, 1), labels=torch.from_numpy(labels), ids=torch.from_numpy(ids))
     problem = on_data.read(data)
     assert isinstance(problem, on_data.LabelledWords)
     chosen = permutations(72, 1)[0].numpy()
     assert problem.labels.tolist() == [{1: 0, 4: 1, 9: 2}[each] for each in labels[chosen]]
     assert problem.ids.tolist() == [[{5: 0, 12: 1, 70: 2}[word] for word in row] for row in ids[chosen]]
     assert problem.words == 3
-    parts = [np.bincount(problem.labels[part].numpy()).tolist() for part in (problem.counted, problem.measured)]
+    parts = [
+        np.bincount(problem.labels[part].numpy()).tolist() for part in (problem.counted, problem.measured)
+    ]
     assert parts == [[6, 20, 10], [6, 20, 10]]
     assert not set(problem.counted.tolist()) & set(problem.measured.tolist())
 

@@ -1,4 +1,4 @@
-"""Rebounds, ranks and the rows of the softmax invariant against numbers from numpy: unequal heads and rows."""
+"""Rebounds, ranks and the rows of the softmax invariant against numbers from numpy, of unequal heads."""
 
 import numpy as np
 import pytest

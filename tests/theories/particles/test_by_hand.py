@@ -216,8 +216,14 @@ def clustered(n: int = 30) -> np.ndarray:
 
 
 def test_clusters_are_those_of_the_first_sequences_and_their_null_has_more(monkeypatch):
-    """The flow is at rest. Sequences that cluster more than their permutations have a small p."""
-    monkeypatch.setattr(on_data, "flowed", lambda problem: problem.u[None].expand(11, -1, -1, -1))
+    """The flow ends where the tokens are. Sequences that cluster more than their permutations have a small
+    p.
+    """
+
+    def flowed(problem: on_data.Particles) -> torch.Tensor:
+        return torch.cat([torch.ones_like(problem.u).expand(10, -1, -1, -1), problem.u[None]])
+
+    monkeypatch.setattr(on_data, "flowed", flowed)
     problem, rows, arrays = rows_on(clustered())
     u, valid = problem.u[:24].numpy(), problem.valid[:24].numpy()
     row, counts = rows[on_data.CLUSTERS], [components(a[b]) for a, b in zip(u, valid)]
@@ -231,7 +237,7 @@ def test_clusters_are_those_of_the_first_sequences_and_their_null_has_more(monke
         total = gram.sum() - np.trace(gram, axis1=1, axis2=2).sum()
         curves.append(total / sum(k * (k - 1) for k in b.sum(1)))
     assert row.null.draws == pytest.approx(null)
-    assert arrays["particles/permuted"][:, 3] == pytest.approx(curves)
+    assert arrays["particles/permuted"][:, -1] == pytest.approx(curves)
     assert row.value < 2.2 < min(null)
     assert row.null.p(row.value, row.side) == pytest.approx(1 / 10)
     assert row.n == 24
@@ -296,7 +302,12 @@ def test_tokens_move_by_sa_with_beta_one_up_to_time_six(monkeypatch, rung: str):
         return torch.stack([X * 0 + 1, X])
 
     monkeypatch.setattr(ladder, "flow", flow)
-    monkeypatch.setattr(ladder, "rows_of", lambda *_, **__: iter(ladder_rows))
+
+    def rows_of(after: torch.Tensor, **_):
+        assert torch.equal(after, seen["X"])  # the last of the times
+        return iter(ladder_rows)
+
+    monkeypatch.setattr(ladder, "rows_of", rows_of)
     monkeypatch.setattr(ladder, "common_cosine", lambda times, *, n, beta: [times[0] / 10 + n / 100 + beta])
     ladder_rows = [ladder.LADDER.row(0.5), ladder.LADDER.other_row(ladder.COSINE, 0.3)]
     if rung == "independent":

@@ -1,5 +1,5 @@
-"""Rates, shares of the optimum and accuracies with their nulls against numbers from numpy; unequal classes and
-anisotropic features.
+"""Rates, shares of the optimum and accuracies with their nulls against numbers from numpy; unequal classes
+and anisotropic features.
 """
 
 import numpy as np
@@ -27,8 +27,8 @@ def reduction(x: np.ndarray, y: np.ndarray, eps2: float) -> tuple[float, float]:
 
 
 def optimum(sizes: tuple[int, int], eps2: float) -> float:
-    """The largest reduction of two classes in three dimensions: one has a plane, the other a line. Energies of
-    the two directions of the plane are searched.
+    """The largest reduction of two classes in three dimensions: one has a plane, the other a line.
+    Energies of the two directions of the plane are searched.
     """
     n, best = sum(sizes), 0.0
 

@@ -44,15 +44,17 @@ def tokens(n: int = 5, T: int = 3, d: int = 4) -> np.ndarray:
     return rng.standard_t(5, size=(n, T, d)) * np.array([2.0, 1.0, 0.6, 0.3]) + 0.4
 
 
-def test_the_cosine_and_its_null_by_cvxpy():
-    rng, x = np.random.default_rng(1), tokens()
+@pytest.mark.parametrize("n", [3, 5])
+def test_the_cosine_and_its_null_by_cvxpy(n: int):
+    """Up to as many inputs as dimensions are solved in one batch, more of them one by one."""
+    rng, x = np.random.default_rng(1), tokens(n)
     z, W = x[:, 0], rng.normal(size=(4, 4))
     found = alignment(*(torch.from_numpy(each) for each in (W, x, z)), generator=generator(2), draws=6)
     cosine, margin = by_cvxpy(W, x, z)
     assert found.cosine == pytest.approx(cosine, abs=1e-5)
     assert found.margin == pytest.approx(margin, abs=1e-4)
     g = generator(2)
-    torch.randperm(5, generator=g)  # the subset of the pairs
+    torch.randperm(n, generator=g)  # the subset of the pairs
     signs = (torch.randint(2, (6, 4), generator=g) * 2 - 1).numpy()
     null = [by_cvxpy(flipped(W, x, each), x, z)[0] for each in signs]
     assert found.null.draws == pytest.approx(null, abs=1e-5)

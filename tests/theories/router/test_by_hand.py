@@ -310,3 +310,13 @@ def test_the_label_of_digits_is_whether_the_needle_holds_more_ink_than_the_media
     raised = first.gather(-1, data.needle[..., None])
     assert float(raised.mean()) == pytest.approx(6, abs=0.2)
     assert float(first.mean()) == pytest.approx(6 / 16, abs=0.05)
+
+
+def test_the_label_is_the_content_of_the_marked_token():
+    data = needle.draw_needles(4, 300, tokens=5, generator=generator(7))
+    x, marked = data.tokens.numpy(), data.needle.numpy()[..., None]
+    content = np.take_along_axis(x[..., -1], marked, -1)[..., 0]
+    assert data.labels.tolist() == (content > 0).astype(int).tolist()
+    raised = np.take_along_axis(x[..., 0], marked, -1)
+    assert raised.mean() == pytest.approx(6, abs=0.15)
+    assert x[..., 0].mean() == pytest.approx(6 / 5, abs=0.1)

@@ -1,4 +1,5 @@
-"""Claims: a statement from the literature, a check that could refute it, and a control that must be refuted.
+"""Claims: a statement of a paper or of this library, a check that could refute it, and a control that must
+be refuted.
 
 A claim is one function, decorated with :func:`claim`. Its docstring is the statement, its body the check, and
 its control is the same function with one argument changed (:func:`but`).
@@ -161,14 +162,16 @@ class Claim:
         function: function of a generator that draws an instance satisfying the assumptions and measures it.
         change: the control: the change that removes one assumption or replaces the target; it must violate
             the claim.
-        corrects: error in the literature that must be corrected for the claim to hold: the printed statement,
-            figure or released number, and the correct one. Markdown with LaTeX between dollars; empty if
-            there is no error.
+        corrects: error that must be corrected for the claim to hold: the statement, figure or number as it
+            stands in ``corrected``, and the correct one. Markdown with LaTeX between dollars; empty if there
+            is no error.
+        corrected: the text with the error, its place there and whether we read it there; None if there is
+            no error. Only a published text counts as corrected (:attr:`corrects_published`).
         cost: "quick" (about a second per seed) or "training" (trains a network).
 
     Raises:
-        ValueError: the id is not of the form ``"theory/name"``, ``measures`` is empty, or the threshold is
-            not finite.
+        ValueError: the id is not of the form ``"theory/name"``, ``measures`` is empty, the threshold is not
+            finite, or a correction does not name its text.
     """
 
     id: str
@@ -181,6 +184,7 @@ class Claim:
     function: Check
     change: Control
     corrects: str = ""
+    corrected: Source | None = None
     cost: Cost = "quick"
 
     def __post_init__(self):
@@ -193,6 +197,11 @@ class Claim:
             )
         if not math.isfinite(self.threshold):
             raise ValueError(f"the threshold of the claim {self.id} must be finite, got {self.threshold}")
+        if bool(self.corrects) != (self.corrected is not None):
+            raise ValueError(
+                f"the claim {self.id} must have both corrects and corrected, the text that it corrects, or "
+                "neither"
+            )
 
     def __repr__(self) -> str:
         limit = f"{format.sign(self.op)} {format.number(self.threshold)}"
@@ -216,6 +225,16 @@ class Claim:
     def theory(self) -> str:
         """Name of the theory."""
         return self.id.partition("/")[0]
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The source of the statement, and the text that the claim corrects."""
+        return (self.source,) if self.corrected is None else (self.source, self.corrected)
+
+    @property
+    def corrects_published(self) -> bool:
+        """Whether the claim corrects a published text."""
+        return self.corrected is not None and self.corrected.published
 
     @property
     def control_description(self) -> str:
@@ -275,6 +294,11 @@ class Claim:
             return self.evidence(Measured(math.nan, converged=False, note=note))
 
 
+def sources_of(claims: "Iterable[Claim | Verification]") -> list[Source]:
+    """Returns the sources of claims, and the texts that they correct."""
+    return [source for one in claims for source in one.sources]
+
+
 def _imported(module: str, name: str) -> Claim:
     """Returns the claim with this name in a module."""
     return getattr(import_module(module), name)
@@ -290,6 +314,7 @@ def claim(
     assumptions: tuple[str, ...],
     control: Control,
     corrects: str = "",
+    corrected: Source | None = None,
     cost: Cost = "quick",
 ) -> Callable[[Check], Claim]:
     """Makes a claim from a function that draws an instance and measures it.
@@ -315,7 +340,7 @@ def claim(
     'consistent'
 
     Args:
-        id, measures, source, assumptions, corrects, cost: as in :class:`Claim`.
+        id, measures, source, assumptions, corrects, corrected, cost: as in :class:`Claim`.
         at_most: threshold of a number that the statement bounds from above.
         at_least: threshold of a number that the statement bounds from below; one of the two is needed.
         control: the change that must violate the claim, see :func:`but`.
@@ -343,6 +368,7 @@ def claim(
             function=function,
             change=control,
             corrects=corrects,
+            corrected=corrected,
             cost=cost,
         )
 
@@ -359,7 +385,7 @@ class Verification:
     """The outcome of a claim on its seeds. ``verdict`` is never "proved".
 
     Attributes:
-        id, statement, measures, source, assumptions, control_description, corrects, cost: as in
+        id, statement, measures, source, assumptions, control_description, corrects, corrected, cost: as in
             :class:`Claim`.
         seeds: random seeds of the instances.
         evidence: evidence of the check, one entry per seed.
@@ -373,6 +399,7 @@ class Verification:
     assumptions: tuple[str, ...]
     control_description: str
     corrects: str
+    corrected: Source | None
     cost: Cost
     seeds: tuple[int, ...]
     evidence: tuple[Evidence, ...]
@@ -385,12 +412,24 @@ class Verification:
         """
         evidence, controls = zip(*outcomes)
         fields = {name: getattr(claim, name) for name in _CLAIM_FIELDS}
-        return cls(**fields, seeds=tuple(seeds), evidence=evidence, controls=controls)
+        return cls(
+            **fields, corrected=claim.corrected, seeds=tuple(seeds), evidence=evidence, controls=controls
+        )
 
     @property
     def theory(self) -> str:
         """Name of the theory."""
         return self.id.partition("/")[0]
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The source of the statement, and the text that the claim corrects."""
+        return (self.source,) if self.corrected is None else (self.source, self.corrected)
+
+    @property
+    def corrects_published(self) -> bool:
+        """Whether the claim corrects a published text."""
+        return self.corrected is not None and self.corrected.published
 
     @property
     def verdict(self) -> VerdictName:
@@ -499,7 +538,12 @@ class Verification:
         worst value and control.
         """
         stored = {name: getattr(self, name) for name in _CLAIM_FIELDS}
-        stored |= {"source": self.source.to_json(), "assumptions": list(self.assumptions)}
+        stored |= {
+            "source": self.source.to_json(),
+            "assumptions": list(self.assumptions),
+        }
+        if self.corrected is not None:
+            stored["corrected"] = self.corrected.to_json()
         worst, control = self.worst, self.worst_control
         derived = {
             "verdict": self.verdict,
@@ -532,6 +576,7 @@ class Verification:
             fields |= {
                 "source": Source.from_json(stored["source"]),
                 "assumptions": tuple(stored["assumptions"]),
+                "corrected": _corrected(stored.get("corrected")),
             }
             return cls(
                 **fields,
@@ -566,6 +611,11 @@ _CLAIM_FIELDS = (
     "corrects",
     "cost",
 )
+
+
+def _corrected(stored: Mapping[str, str] | None) -> Source | None:
+    """Returns the stored text that a claim corrects; None if it corrects none."""
+    return Source.from_json(stored) if stored else None
 
 
 def _slack(evidence: Evidence) -> float:

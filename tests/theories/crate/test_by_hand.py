@@ -46,6 +46,12 @@ def streams(n: int = 20) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return before, before - (0.9 * inside + 0.2 * before @ (U[1] @ U[1].T)) + 0.1, U
 
 
+def mean_rates(pair, bases: np.ndarray, count: int) -> list[float]:
+    """The mean rates before and after, of evenly spaced sequences."""
+    some = np.round(np.linspace(0, len(pair[0]) - 1, count)).astype(int)
+    return [float(np.mean([rate(part[i], bases) for i in some])) for part in pair]
+
+
 def measured(metric, before: np.ndarray, after: np.ndarray, U: np.ndarray, draws: int) -> dict:
     x, y = torch.from_numpy(before), torch.from_numpy(after)
     metric.update(Activations("", 0, "attention", x, y - x, module=Block(torch.from_numpy(U))))
@@ -55,22 +61,21 @@ def measured(metric, before: np.ndarray, after: np.ndarray, U: np.ndarray, draws
 
 @pytest.mark.parametrize("draws", [4, 40])
 def test_compression_and_its_rotations(draws: int):
-    """Of 20 sequences 16 are measured; the null rotates both subspaces together."""
+    """Of 20 sequences 16 are measured, and four with rotations, of both subspaces together."""
     before, after, U = streams()
     rows = measured(crate.Compression(), before, after, U, draws)
-    some = np.round(np.linspace(0, 19, 16)).astype(int)
-    pair = [[centred_units(each) for each in stream[some]] for stream in (before, after)]
-    mean = lambda bases: [np.mean([rate(each, bases) for each in part]) for part in pair]  # noqa: E731
-    first, last = mean(U)
+    units = [[centred_units(each) for each in stream] for stream in (before, after)]
+    first, last = mean_rates(units, U, 16)
     row = rows[in_networks.COMPRESSION]
     assert rows[in_networks.BEFORE].value == pytest.approx(first)
     assert rows[in_networks.AFTER].value == pytest.approx(last)
     assert row.value == pytest.approx(1 - last / first)
-    rotations = in_networks.random_rotations(7, min(draws, 19)).numpy()
-    null = [mean(Q @ U) for Q in rotations]
+    null = [mean_rates(units, Q @ U, 4) for Q in in_networks.random_rotations(7, min(draws, 19)).numpy()]
     assert row.null.draws == pytest.approx([1 - b / a for a, b in null])
     assert rows[in_networks.BEFORE].null.draws == pytest.approx([a for a, _ in null])
     assert rows[in_networks.AFTER].null.draws == pytest.approx([b for _, b in null])
+    first, last = mean_rates(units, U, 4)
+    assert row.null.value == pytest.approx(1 - last / first)
     assert (row.side, row.n) == (">=", 16)
     assert row.value > max(row.null.draws)
     assert in_networks.IN_NETWORKS.side == ">="
@@ -79,10 +84,9 @@ def test_compression_and_its_rotations(draws: int):
 def test_growth_keeps_the_lengths_of_the_tokens():
     before, after, U = streams(6)
     row = measured(crate.Growth(), before, after, U, 5)[in_networks.GROWTH]
-    mean = lambda bases: [np.mean([rate(each, bases) for each in part]) for part in (before, after)]  # noqa: E731
-    first, last = mean(U)
+    first, last = mean_rates((before, after), U, 6)
     assert row.value == pytest.approx(last / first - 1)
-    null = [mean(Q @ U) for Q in in_networks.random_rotations(7, 5).numpy()]
+    null = [mean_rates((before, after), Q @ U, 4) for Q in in_networks.random_rotations(7, 5).numpy()]
     assert row.null.draws == pytest.approx([b / a - 1 for a, b in null])
     assert row.side is None
 

@@ -145,8 +145,31 @@ def but(description: str, instead: Check | None = None, /, **changed: Any) -> Co
     return Control(description, instead, changed)
 
 
+class _Statement:
+    """What a claim and its verification have in common."""
+
+    id: str
+    source: Source
+    corrected: Source | None
+
+    @property
+    def theory(self) -> str:
+        """Name of the theory."""
+        return self.id.partition("/")[0]
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The source of the statement, and the text that the claim corrects."""
+        return (self.source,) if self.corrected is None else (self.source, self.corrected)
+
+    @property
+    def corrects_published(self) -> bool:
+        """Whether the claim corrects a published text."""
+        return self.corrected is not None and self.corrected.published
+
+
 @dataclass(frozen=True)
-class Claim:
+class Claim(_Statement):
     """One statement of a theory with its check and its control; :func:`claim` makes it from a function.
 
     Attributes:
@@ -220,21 +243,6 @@ class Claim:
         if module != "__main__" and getattr(sys.modules.get(module), name, None) is self:
             return _imported, (module, name)
         return super().__reduce__()
-
-    @property
-    def theory(self) -> str:
-        """Name of the theory."""
-        return self.id.partition("/")[0]
-
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        """The source of the statement, and the text that the claim corrects."""
-        return (self.source,) if self.corrected is None else (self.source, self.corrected)
-
-    @property
-    def corrects_published(self) -> bool:
-        """Whether the claim corrects a published text."""
-        return self.corrected is not None and self.corrected.published
 
     @property
     def control_description(self) -> str:
@@ -381,7 +389,7 @@ def _from_json(number: float | None) -> float:
 
 
 @dataclass(frozen=True)
-class Verification:
+class Verification(_Statement):
     """The outcome of a claim on its seeds. ``verdict`` is never "proved".
 
     Attributes:
@@ -415,21 +423,6 @@ class Verification:
         return cls(
             **fields, corrected=claim.corrected, seeds=tuple(seeds), evidence=evidence, controls=controls
         )
-
-    @property
-    def theory(self) -> str:
-        """Name of the theory."""
-        return self.id.partition("/")[0]
-
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        """The source of the statement, and the text that the claim corrects."""
-        return (self.source,) if self.corrected is None else (self.source, self.corrected)
-
-    @property
-    def corrects_published(self) -> bool:
-        """Whether the claim corrects a published text."""
-        return self.corrected is not None and self.corrected.published
 
     @property
     def verdict(self) -> VerdictName:
@@ -538,10 +531,7 @@ class Verification:
         worst value and control.
         """
         stored = {name: getattr(self, name) for name in _CLAIM_FIELDS}
-        stored |= {
-            "source": self.source.to_json(),
-            "assumptions": list(self.assumptions),
-        }
+        stored |= {"source": self.source.to_json(), "assumptions": list(self.assumptions)}
         if self.corrected is not None:
             stored["corrected"] = self.corrected.to_json()
         worst, control = self.worst, self.worst_control
@@ -576,7 +566,7 @@ class Verification:
             fields |= {
                 "source": Source.from_json(stored["source"]),
                 "assumptions": tuple(stored["assumptions"]),
-                "corrected": _corrected(stored.get("corrected")),
+                "corrected": Source.from_json(stored["corrected"]) if "corrected" in stored else None,
             }
             return cls(
                 **fields,
@@ -611,11 +601,6 @@ _CLAIM_FIELDS = (
     "corrects",
     "cost",
 )
-
-
-def _corrected(stored: Mapping[str, str] | None) -> Source | None:
-    """Returns the stored text that a claim corrects; None if it corrects none."""
-    return Source.from_json(stored) if stored else None
 
 
 def _slack(evidence: Evidence) -> float:

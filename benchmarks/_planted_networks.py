@@ -123,9 +123,7 @@ class ReadsTheTokenBefore(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         heads, width = self.attention.heads, self.attention.head_dim
-        query, key, value = (
-            self.attention.qkv(tokens).unflatten(-1, (3, heads, width)).permute(2, 0, 3, 1, 4)
-        )
+        query, key, value = self.attention.qkv(tokens).unflatten(-1, (3, heads, width)).permute(2, 0, 3, 1, 4)
         own = tokens.unflatten(-1, (heads, width)).transpose(1, 2)
         before = torch.cat([torch.zeros_like(own[:, :, :1]), own[:, :, :-1]], 2)
         found = softmax_attention(
@@ -206,8 +204,12 @@ class PlantedInNetwork:
 
 ADDED = "norm of these weights to that of the others"
 PLANTED_IN_NETWORKS = (
-    PlantedInNetwork("length", f"all queries prefer the class token; {ADDED}", (2.0, 0.5), "tokens", one_token),
-    PlantedInNetwork("turing", f"all queries prefer the class token; {ADDED}", (2.0, 0.5), "tokens", one_token),
+    PlantedInNetwork(
+        "length", f"all queries prefer the class token; {ADDED}", (2.0, 0.5), "tokens", one_token
+    ),
+    PlantedInNetwork(
+        "turing", f"all queries prefer the class token; {ADDED}", (2.0, 0.5), "tokens", one_token
+    ),
     PlantedInNetwork(
         "universal",
         f"outputs of attention read what its values write; {ADDED}",

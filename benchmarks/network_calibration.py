@@ -140,7 +140,11 @@ def collected(lines: Mapping[str, Record]) -> dict[str, Any]:
     """Returns the numbers from the records of all parts: noise by reader and kind, effects by size."""
     noise: dict[str, dict[str, list[Record]]] = {reader: {kind: [] for kind in NOISE} for reader in READERS}
     planted = [
-        {"theory": effect.theory, "effect": effect.effect, "sizes": {f"{size:g}": [] for size in effect.sizes}}
+        {
+            "theory": effect.theory,
+            "effect": effect.effect,
+            "sizes": {f"{size:g}": [] for size in effect.sizes},
+        }
         for effect in PLANTED_IN_NETWORKS
     ]
     for name, record in lines.items():

@@ -230,18 +230,18 @@ def test_the_quantities_of_two_layers_of_two_heads(causal: bool):
         means = np.array([stream[tokens.numpy() == word].mean(0) for word in range(3)])
         for head in (0, 1):
             Q, K, V = (qkv[i * d + head * p : i * d + (head + 1) * p] for i in range(3))
-            O = out[:, head * p : (head + 1) * p]
+            into = out[:, head * p : (head + 1) * p]
             scores = np.einsum("nqd,nkd->nqk", stream @ Q.T, stream @ K.T) / math.sqrt(p)
             if causal:
                 scores = np.where(np.tri(T), scores, -np.inf)
             weights = softmax(scores)
-            attended += np.einsum("nqk,nkd->nqd", weights, stream @ V.T @ O.T)
+            attended += np.einsum("nqk,nkd->nqd", weights, stream @ V.T @ into.T)
             z = means @ K.T @ (Q @ stream[:, query].mean(0)) / math.sqrt(p)
             mean = [
                 sum(weights[n, query][tokens[n].numpy() == word].sum() for n in range(3)) / 3
                 for word in range(3)
             ]
-            expected.append((z, means @ V.T @ O.T, np.array(mean)))
+            expected.append((z, means @ V.T @ into.T, np.array(mean)))
         total = x + attended + out_bias
         sigma = total[:, query].std(-1).mean()
         first, gamma = block.mlp[0], block.mlp_norm.weight.detach().numpy()
@@ -356,7 +356,8 @@ def test_the_decoder_of_a_text_is_measured_where_the_most_frequent_word_ends_a_w
     assert probe.query == -1
     assert (probe.inputs[:, -1] == 5).all()
     blocks_ = seen["network"].blocks
-    assert (len(blocks_), blocks_[0].attention.heads, blocks_[0].mlp[0].out_features) == (2, 2, 128)
+    assert (len(blocks_), blocks_[0].attention.heads) == (2, 2)
+    assert tuple(blocks_[0].mlp[0].weight.shape) == (128, 64)
     assert (seen["data"], seen["steps"], seen["clip"]) == ("a text", 400, 0.5)
     assert seen["task"].text is text
 
@@ -416,7 +417,7 @@ def test_a_training_is_measured_at_its_start_its_tenth_and_its_end(monkeypatch):
 
 
 def test_the_vision_transformer_reads_images_with_its_class_token(monkeypatch):
-    """The network before training has the initial weights of the same seed; word ids follow the class token."""
+    """The network before training has the initial weights of the seed; word ids follow the class token."""
     from transformer_theory.training.recipes import RECIPES
 
     train, validation = networks.digit_parts()

@@ -1,6 +1,4 @@
-"""The ladder's numbers against numpy: two unequal classes in three dimensions, heavy tails, and inputs with more
-and with fewer dimensions.
-"""
+"""The ladder against numpy: unequal classes in three dimensions, heavy tails, and more and fewer inputs."""
 
 import math
 from dataclasses import replace

@@ -203,6 +203,7 @@ class PlantedInNetwork:
 
 
 ADDED = "norm of these weights to that of the others"
+CLASS_TOKEN = f"all queries prefer the class token; {ADDED}"
 PLANTED_IN_NETWORKS = (
     PlantedInNetwork(
         "length", f"all queries prefer the class token; {ADDED}", (2.0, 0.5), "tokens", one_token

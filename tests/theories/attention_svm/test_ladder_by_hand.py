@@ -56,15 +56,11 @@ def margins(x: np.ndarray, z: np.ndarray, W: np.ndarray, chosen: np.ndarray) -> 
     return gaps
 
 
-def head(
-    norm: str = "Frobenius", *, scores: bool = True
-) -> tuple[Head, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def head(norm: str = "Frobenius") -> tuple[Head, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(3)
     x = rng.standard_t(5, size=(N, T, D)) * [2.0, 1.0, 0.5] + 0.3
     z, W, gamma = x[:, 1], 2.5 * rng.normal(size=(D, D)), rng.normal(size=(N, T))
-    made = Head(
-        torch.from_numpy(W), torch.from_numpy(x), torch.from_numpy(z), torch.from_numpy(gamma) if scores else None, norm
-    )  # fmt: skip
+    made = Head(*(torch.from_numpy(each) for each in (W, x, z, gamma)), norm)
     return made, x, z, W, gamma
 
 
@@ -129,10 +125,11 @@ def test_norms_saturation_and_the_best_tokens(norm: str):
     assert 0 < rows[quantities.SATURATED].value < 1
     highest = solution(x, z, gamma.argmax(1), norm)
     assert rows[quantities.BEST_COSINE].value == pytest.approx(cosine(W, highest), abs=1e-3)
+    assert rows[quantities.BEST_COSINE].bounds == rows[COSINE].bounds == (-1.0, 1.0)
 
 
 def test_shares_of_selected_tokens_and_their_random_stand_ins():
-    """A random other token is the best one, or above the neighbours, with probabilities that are enumerated."""
+    """Probabilities that a random other token is the best one, or above the neighbours, are enumerated."""
     made, x, z, W, gamma = head()
     rows, chosen = rows_of(made), selected(x, z, W)
     gaps = margins(x, z, solution(x, z, chosen, "Frobenius"), chosen)

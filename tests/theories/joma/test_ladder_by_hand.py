@@ -153,7 +153,7 @@ def test_the_change_between_snapshots():
 
 
 def test_tokens_are_the_frequent_ids():
-    """The most frequent first; ids that occur less than five times, or beyond the largest number, do not count."""
+    """The most frequent first; ids with less than five occurrences, or beyond the number, do not count."""
     ids = torch.tensor([[7, 7, 3, 9, 7, 2], [3, 7, 3, 9, 2, 7], [3, 3, 9, 9, 7, 7], [4, 4, 4, 4, 3, 9]])
     # occurrences: 7 seven times, 3 six, 9 five, 4 four, 2 two
     probe = Probe.of(ids, ids, query=-1)
@@ -306,6 +306,46 @@ def test_the_first_run_learns_the_targets_and_the_first_query_is_measured(softma
     assert null.mean() == pytest.approx(np.mean(law), abs=5 * np.std(law) / math.sqrt(399))
     assert null.std() == pytest.approx(np.std(law), rel=0.25)
     assert size.predicted == 0.0
+
+
+def test_each_unit_has_a_logistic_loss():
+    """The sum over units of ln(1 + exp(-s h)), and minus its derivatives, with s = -1 for the target 0."""
+    h = np.random.default_rng(5).standard_t(3, size=(4, 3))
+    targets = np.array([0, 1, 1, 0])
+    s = 2 * targets[:, None] - 1
+    loss, pull = blocks.logistic(torch.from_numpy(h), torch.from_numpy(targets))
+    assert loss.numpy() == pytest.approx(np.log1p(np.exp(-s * h)).sum(1))
+    assert pull.numpy() == pytest.approx(s / (1 + np.exp(s * h)))
+
+
+def test_a_frequency_is_that_of_the_sequences_with_the_query():
+    """Sequences with other queries train the block and do not count."""
+    seen, S = {}, 11
+
+    def train(start, contexts, model, g):
+        seen.update(contexts=contexts)
+        M, Q, K = contexts.counts.shape[1], int(contexts.query.max()) + 1, 10
+        parts = [
+            torch.randn(S, 20, *shape, generator=g, dtype=torch.float64) for shape in ((Q, M), (K, M), (K, Q))
+        ]
+        seen.update(logits=parts[0].numpy())
+        return Path(torch.arange(float(S)), Block(*parts), torch.zeros(S, 20))
+
+    setting = Setting(train, real=True, softmax=True, units=10, classes=10, queries=True)
+    changes = []
+    rows_of = blocks.rows_of
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            blocks, "rows_of", lambda change, **o: (changes.append(change), rows_of(change, **o))[1]
+        )
+        list(blocks.measure_block(generator(3), setting=setting))
+    contexts = seen["contexts"]
+    counts, query = contexts.counts.numpy(), contexts.query.numpy()
+    assert len(set(query.tolist())) > 1
+    assert changes[0].frequency.numpy() == pytest.approx(counts[query == 0].mean(0))
+    assert np.abs(counts[query == 0].mean(0) - counts.mean(0)).max() > 0.01
+    logits = seen["logits"]
+    assert changes[0].measured.numpy() == pytest.approx(logits[-1, 0, 0] - logits[0, 0, 0])
 
 
 def test_the_settings_relax_one_assumption_after_another():

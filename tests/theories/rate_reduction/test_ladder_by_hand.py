@@ -107,6 +107,13 @@ def test_random_projections_have_the_law_of_uniform_subspaces():
     assert abs(np.mean(gaussian) - np.mean(law)) > 6 * np.std(law) / np.sqrt(300), "distorting maps differ"
 
 
+def test_fewer_samples_than_dimensions_are_projected_as_often():
+    """Twenty samples of fifty inputs, in thirty dimensions."""
+    pixels = torch.from_numpy(np.random.default_rng(8).standard_t(4, size=(20, 50)))
+    null = inputs.projections(pixels, torch.from_numpy(features(3)[1]), 30, draws=9)
+    assert len(set(null.draws)) == 9
+
+
 def test_few_inputs_keep_their_share():
     x, y = features(5)
     best = optimum(SIZES, 0.5)

@@ -184,7 +184,12 @@ def test_softmax_attention_without_a_norm(monkeypatch):
 
 
 def test_the_rungs_train_what_their_names_say():
-    own = {"two classes": (rungs.two_classes, 20_000), "ten classes": (rungs.ten_classes, 20_000), "short sequences": (rungs.ten_classes, 15), "redrawn words": (rungs.redrawn_words, 15)}  # fmt: skip
+    own = {
+        "two classes": (rungs.two_classes, 20_000),
+        "ten classes": (rungs.ten_classes, 20_000),
+        "short sequences": (rungs.ten_classes, 15),
+        "redrawn words": (rungs.redrawn_words, 15),
+    }
     for name, (draw, context) in own.items():
         assert RUNGS[name].measure.func is rungs.own_rung
         assert RUNGS[name].measure.keywords == {"draw": draw, "context": context}

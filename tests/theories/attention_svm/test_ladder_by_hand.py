@@ -170,7 +170,8 @@ def test_shares_of_selected_tokens_and_their_random_stand_ins():
 
     expected = [above_random(i) for i in range(N) if counted[i]]
     random = rows[quantities.ABOVE_RANDOM]
-    assert random.value == pytest.approx(np.mean(expected), abs=0.06)
+    deviation = np.sqrt(sum(p * (1 - p) for p in expected)) / counted.sum()
+    assert random.value == pytest.approx(np.mean(expected), abs=4 * deviation / np.sqrt(399))
     assert random.side is None
 
 

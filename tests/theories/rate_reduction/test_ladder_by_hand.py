@@ -241,6 +241,29 @@ def test_free_features_ascend_their_own_reduction(short):
     assert sum(ranks) == 64
 
 
+def test_transformers_and_wrong_labels(monkeypatch):
+    """Three blocks of four heads, AdamW at .003 on 64 samples; four in ten labels are drawn anew, of ten."""
+    seen = []
+    monkeypatch.setattr(
+        trainings, "train_classifier", lambda *arguments, **options: seen.append((arguments, options))
+    )
+    for train, depth in (
+        (trainings.one_block, 1),
+        (trainings.several_blocks, 3),
+        (trainings.wrong_labels, 3),
+    ):
+        train(generator(3))
+        (model, data, held_out), options = seen[-1]
+        heads = {block.attention.heads for block in model.blocks}
+        assert (len(model.blocks), heads, model.norm.weight.numel()) == (depth, {4}, 64)
+        assert (options["steps"], options["learning_rate"], options["batch_size"]) == (400, 0.003, 64)
+        right, right_held_out = trainings.digit_parts()
+        wrong = float((data.labels != right.labels).double().mean())
+        expected = 0.4 * 0.9 if train is trainings.wrong_labels else 0.0
+        assert wrong == pytest.approx(expected, abs=0.05)
+        assert torch.equal(held_out.labels, right_held_out.labels)
+
+
 def test_the_rungs_train_what_their_names_say():
     expected = {
         "free features": trainings.free_features,

@@ -143,6 +143,7 @@ def collected(lines: Mapping[str, Record]) -> dict[str, Any]:
         {
             "theory": effect.theory,
             "effect": effect.effect,
+            "headline": not effect.quantity and effect.copies,
             "sizes": {f"{size:g}": [] for size in effect.sizes},
         }
         for effect in PLANTED_IN_NETWORKS

@@ -16,6 +16,8 @@ from transformer_theory.models.image_networks import Mlp
 from transformer_theory.theories import crate
 from transformer_theory.theories.crate import on_data
 from transformer_theory.theories.crate.in_networks import (
+    AFTER,
+    BEFORE,
     COMPRESSION,
     NONZEROS,
     null_subspaces,
@@ -109,6 +111,12 @@ def test_the_headline_and_both_nulls():
     assert angle.value == pytest.approx(max(cosines))
     assert (head.side, raw.side, head.n, head.data) == (">=", ">=", 4, "d")
     assert abs(np.median(own) - np.median(both)) > 1e-3
+    # the rates themselves have rotated subspaces alone
+    for quantity, part in ((BEFORE, before), (AFTER, after)):
+        row = found.select(quantity=quantity).one()
+        assert row.value == pytest.approx(mean_rate(centred_units(part), U))
+        (null,) = row.nulls
+        assert null.draws == pytest.approx([mean_rate(centred_units(part), frame) for frame in frames])
 
 
 def test_rotations_of_updates_are_uniform_among_those_that_fix_the_mean():

@@ -52,7 +52,7 @@ def mixed(x: np.ndarray, share: float, seed: int) -> np.ndarray:
 
 @pytest.mark.parametrize("T", [5, 40])
 def test_the_cosine_decides_at_nine_tenths(T: int):
-    """Tokens that differ more and more from the own ones; of forty, sixteen evenly spaced ones are compared."""
+    """Tokens that differ more and more; of forty, sixteen evenly spaced ones are compared."""
     x = tokens(3, T, 1)
     places = np.linspace(0, T - 1, min(T, 16)).astype(int)
     found = []

@@ -70,7 +70,7 @@ def test_three_finite_sequences_of_the_first_eight_are_compared():
     x = tokens(10, 5, 3)
     others = x.copy()
     x[[0, 2]] = np.nan
-    others[[4, 5, 6, 7, 8, 9]] = tokens(6, 5, 4)
+    others[[5, 6, 7, 8, 9]] = 30 * tokens(5, 5, 4)
     # the sequences 1, 3 and 4 are compared, and the others do not count
     for third, expected in ((x[4], False), (tokens(1, 5, 5)[0] * 30, True)):
         others[4] = third

@@ -157,6 +157,43 @@ def test_an_exact_step_its_guarantee_and_its_code():
     assert len(rows[COMPRESSION].null.draws) == 399
 
 
+def test_some_tokens_are_coded_which_are_the_same_in_every_call(monkeypatch):
+    monkeypatch.setattr(given_tokens, "CODED", 20)
+    monkeypatch.setattr(given_tokens, "HEADLINE_DRAWS", 3)
+    rng, U = np.random.default_rng(2), bases(3, 8, 2, 3)
+    Z = rng.standard_t(4, size=(6, 5, 8)) * np.linspace(1, 0.2, 8)
+    rows = given_tokens.step_rows(
+        torch.from_numpy(Z), torch.from_numpy(U), lambda tokens: tokens / 2, data="d"
+    )
+    (code,) = (row for row in rows if row.quantity == NONZEROS)
+    flat = units(Z.reshape(-1, 8))[torch.randperm(30, generator=fixed_generator())[:20].numpy()]
+    assert code.n == 20
+    assert code.value == pytest.approx((ista(flat, U)[-1] != 0).mean())
+    expected = [share_of_orthonormal(flat, null_subspaces(3, 8, 2, seed=seed).numpy()) for seed in range(3)]
+    assert code.null.draws == pytest.approx(expected)
+
+
+def test_whole_digits_are_tokens_without_the_mean_image():
+    """The mean of the training images; sequences of seventeen in random order, of mean square norm one."""
+    train, validation = (part.images.flatten(1).double().numpy() for part in networks.digit_parts())
+    first, second = (each.numpy() for each in given_tokens.whole_digits(generator(3)))
+    assert (first.shape, second.shape) == ((73, 17, 64), (31, 17, 64))
+    assert (second**2).sum(-1).mean() == pytest.approx(1)
+    size = math.sqrt(((validation - train.mean(0)) ** 2).sum(1).mean())
+    for tokens, images in ((first, train), (second, validation)):
+        centred = images - train.mean(0)
+        scale = tokens[0, 0] @ tokens[0, 0]
+        nearest = min(abs((each @ each) / scale - size**2) for each in centred)
+        assert nearest < 0.02 * size**2
+        gram = (tokens.reshape(-1, 64) * size) @ centred.T
+        norms = (centred**2).sum(1)
+        distance = norms - 2 * gram + ((tokens.reshape(-1, 64) * size) ** 2).sum(1)[:, None]
+        assert distance.min(1).max() < 0.02 * norms.mean()
+        chosen = distance.argmin(1)
+        assert len(set(chosen.tolist())) > 0.99 * len(chosen)
+        assert np.abs(np.diff(chosen)).mean() > len(images) / 5, "the order is random"
+
+
 def ista(z: np.ndarray, U: np.ndarray, steps: int = 40) -> list[np.ndarray]:
     """Codes in [U, -U] from zero, with the step 1/|D|^2 and the price .1."""
     D = np.concatenate([*U, *(-u for u in U)], 1)

@@ -74,7 +74,7 @@ def one_token(size: float, seed: int) -> nn.Module:
     common, own = directions(2, WIDTH, generator)
     assert isinstance(one, ViT)
     with torch.no_grad():
-        one.pos_embedding += size * common
+        one.pos_embedding.add_(size * common)
         one.pos_embedding[:, 0] += size * own
         for attention in attentions(one):
             query, key, _ = attention.qkv.weight.split(WIDTH)
@@ -151,7 +151,7 @@ def induction(size: float, seed: int) -> nn.Module:
         ),
         torch.Generator().manual_seed(seed),
     ).eval()
-    for block in one.blocks:
+    for block in one.blocks:  # pyright: ignore[reportGeneralTypeIssues]
         block.attention = ReadsTheTokenBefore(block.attention, size)  # pyright: ignore
     return one
 

@@ -161,7 +161,7 @@ def network_parts(found: Record) -> dict[str, str]:
     few = [
         title[effect["theory"]]
         for effect in found["planted"]
-        if all(one["outcome"] == "too few draws" for records in effect["sizes"].values() for one in records)
+        if not any(one["outcome"] in TESTED for records in effect["sizes"].values() for one in records)
     ]
     never = [
         title[effect["theory"]]
@@ -176,7 +176,8 @@ def network_parts(found: Record) -> dict[str, str]:
     if few:
         notes.append(
             f"{' and '.join(few)}: the null has too few draws for a test, so that `measure` never calls the "
-            "quantity different from chance, however large the effect."
+            "quantity different from chance, however large the effect; beyond all of B draws lies one value in "
+            "1 + B by chance."
         )
     if never:
         notes.append(

@@ -190,9 +190,11 @@ def _with_null(
     # all draws less than one for each, which would copy W.
     flips, draw_of = flips.different()
     keys = (W.keys(z) / norms)[None]  # [1, h, m, d]
-    turned = W.turned(flips.left).keys(flips.before(z).flatten(0, 1)) / norms
-    flipped = turned.unflatten(1, (-1, len(z))).transpose(0, 1) * flips.signs[:, None, None]
-    scores = torch.cat([_products(x, keys), _products(x @ flips.left, flipped)])
+    scores = _products(x, keys)
+    if len(flips.signs):
+        turned = W.turned(flips.left).keys(flips.before(z).flatten(0, 1)) / norms
+        flipped = turned.unflatten(1, (-1, len(z))).transpose(0, 1) * flips.signs[:, None, None]
+        scores = torch.cat([scores, _products(x @ flips.left, flipped)])
     alignments = []
     for value, *others in zip(*_selection_cosines(scores, x, z)):
         if value.cosine is None:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ..core.measurement import Measurement, Null, Unit
 from ..core.metric import ActivationKind, Activations, Metric, Place
-from ..core.threads import one_thread
+from ..core.threads import single_threaded
 from ..maths.linalg import binary_scale, smaller_gram, vector_norm
 from .attention import entropy, hard_max_gap
 
@@ -315,6 +315,7 @@ class AttentionMaps(Metric):
         }
 
 
+@single_threaded
 def _ranks(gram: Float[Tensor, "n n"]) -> tuple[float, float]:
     """Computes stable and effective rank of A from its Gram matrix A^T A; NaN for a zero or
     infinite matrix.
@@ -322,12 +323,12 @@ def _ranks(gram: Float[Tensor, "n n"]) -> tuple[float, float]:
     if not bool(torch.isfinite(gram).all()) or not float(gram.trace()) > 0:
         return math.nan, math.nan
     # squared singular values of A, ascending; rounding may make zeros negative
-    with one_thread():  # on two threads eigenvalues of 768 rows take longer
-        squares = torch.linalg.eigvalsh(gram).clamp(min=0)
+    squares = torch.linalg.eigvalsh(gram).clamp(min=0)
     shares = squares.sqrt() / squares.sqrt().sum()
     return float(gram.trace() / squares[-1]), float(torch.special.entr(shares).sum().exp())
 
 
+@single_threaded
 def rank_of(matrix: Float[Tensor, "m n"]) -> float:
     """Computes the stable rank ||A||_F^2 / ||A||_2^2 of a weight; NaN for a zero or infinite matrix."""
     # The stable rank is well conditioned, so float32 suffices for a float32 matrix.

@@ -144,7 +144,7 @@ def alignment(
 
 @dataclass(frozen=True)
 class _Forms:
-    r"""Bilinear forms of h heads, :math:`W = K^\top Q` in float64, of sizes whose squares neither overflow nor
+    r"""Bilinear forms of h heads, :math:`W = K^\top Q` in float64, whose squares neither overflow nor
     underflow.
 
     Attributes:
@@ -184,15 +184,17 @@ def _with_null(
     """Computes the alignment of h heads for m inputs of T > 1 tokens with one query each: finite values in
     float64.
     """
-    norms = W.norms().clamp(min=torch.finfo(torch.float64).tiny)  # K^T Q may be zero; then all scores are tied
+    norms = W.norms().clamp(min=torch.finfo(torch.float64).tiny)  # if K^T Q is zero, all scores are tied
     # Keys W z of the head itself and, in the null, of the flipped head: the flips act on the queries, before
     # and after W. There are few queries, so this costs less than forming the flipped W, and one product for
     # all draws less than one for each, which would copy W.
     flips, draw_of = flips.different()
     keys = (W.keys(z) / norms)[None]  # [1, h, m, d]
-    turned = W.turned(flips.left).keys(flips.before(z).flatten(0, 1)) / norms
-    flipped = turned.unflatten(1, (-1, len(z))).transpose(0, 1) * flips.signs[:, None, None]
-    scores = torch.cat([_products(x, keys), _products(x @ flips.left, flipped)])
+    scores = _products(x, keys)
+    if len(flips.signs):
+        turned = W.turned(flips.left).keys(flips.before(z).flatten(0, 1)) / norms
+        flipped = turned.unflatten(1, (-1, len(z))).transpose(0, 1) * flips.signs[:, None, None]
+        scores = torch.cat([scores, _products(x @ flips.left, flipped)])
     alignments = []
     for value, *others in zip(*_selection_cosines(scores, x, z)):
         if value.cosine is None:

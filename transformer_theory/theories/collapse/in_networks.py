@@ -202,8 +202,9 @@ class Contractions:
         values = compared = squared_contraction_of(weights, gram, inside)
         if draws and weights.shape[2] > 2 * PERMUTED_QUERIES:
             rows = torch.linspace(0, weights.shape[2] - 1, PERMUTED_QUERIES).long()
-            rescaled = weights.shape[2] / PERMUTED_QUERIES * gram  # G is divided by the differences of all tokens
-            weights, gram = weights[:, :, rows], rescaled
+            # G is divided by the differences of all tokens
+            gram = weights.shape[2] / PERMUTED_QUERIES * gram
+            weights = weights[:, :, rows]
             allowed = None if allowed is None else allowed[:, :, rows]
             inside = None if inside is None else inside[..., rows]
             compared = squared_contraction_of(weights, gram, inside)

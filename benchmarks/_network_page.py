@@ -176,8 +176,8 @@ def network_parts(found: Record) -> dict[str, str]:
     if few:
         notes.append(
             f"{' and '.join(few)}: the null has too few draws for a test, so that `measure` never calls the "
-            "quantity different from chance, however large the effect; beyond all of B draws lies one value in "
-            "1 + B by chance."
+            "quantity different from chance, however large the effect; by chance, beyond all of B draws lies "
+            "one value in 1 + B."
         )
     if never:
         notes.append(

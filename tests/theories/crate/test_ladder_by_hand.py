@@ -307,7 +307,7 @@ def test_changes_of_the_rate_in_other_forms_of_the_step(measured):
         changes = np.diff([mean_rate(state, U) for state in states]) / first
         row = rows[quantity, form]
         assert row.value == pytest.approx(extreme(changes))
-        assert (row.threshold, row.op) == (0.0, "<=" if extreme is max else ">=")
+        assert (row.threshold, row.op, row.n) == (0.0, "<=" if extreme is max else ">=", 12)
 
 
 def test_codes_of_the_tokens_before_and_after(measured):

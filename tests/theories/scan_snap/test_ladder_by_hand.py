@@ -120,6 +120,7 @@ def test_the_rows_of_a_change():
     rows = (head, distinct, learnt, ceiling)
     assert [row.side for row in rows] == [">="] * 4
     assert [row.n for row in rows] == [7] * 4
+    assert {row.bounds for row in rows} == {(-1.0, 1.0)}
     assert [row.split for row in rows] == ["validation", "validation", "train", ""]
     assert (head.predicted, head.basis, head.note) == (1.0, "limit", "said")
 

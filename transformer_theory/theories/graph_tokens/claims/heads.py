@@ -147,8 +147,8 @@ def _bounded(generator: Generator, identifiers: Identifiers) -> Measured:
     ),
 )
 def patterns(generator: Generator, *, identifiers: Identifiers = IDENTIFIERS) -> Measured:
-    r"""Softmax heads tend to the row-normalised patterns: $|A_{ij} - \bar B_{ij}| \le n^2 e^{-a}$ at scale a,
-    for every query of the right type.
+    r"""Softmax heads approximate the row-normalised patterns to any accuracy. The rate is ours: $|A_{ij} -
+    \bar B_{ij}| \le n^2 e^{-a}$ at scale a, for every query of the right type.
     """
     return _bounded(generator, identifiers)
 

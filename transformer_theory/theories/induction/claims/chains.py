@@ -81,8 +81,8 @@ def enumerated(length: int) -> Iterator[tuple[str, float]]:
     control=but("earlier states in random order", shuffled=True),
 )
 def chain_losses(generator: Generator, *, shuffled: bool = False) -> Measured:
-    r"""The losses $-\sum_y P_{xy} \ln q_y$ of the three strategies on sampled chains are their exact
-    expectations, summed over all sequences.
+    r"""The losses $-\sum_y P_{xy} \ln q_y$ of the three strategies have the expectations that a sum over all
+    sequences gives: means over sampled chains agree with them within standard errors.
     """
     ids, P = sample_chains(20_000, states=STATES, length=SHORT, generator=generator)
     if shuffled:

@@ -116,7 +116,7 @@ def missing_tokens(generator: Generator, *, pooled: bool = False) -> Measured:
 @claim(
     "particles/share-of-contents",
     measures="distance of the share from that of the contents",
-    at_most=0.05,
+    at_most=0.03,
     source=OWN,
     assumptions=(
         "positions of four times the variance of the contents, of about one length",
@@ -125,8 +125,10 @@ def missing_tokens(generator: Generator, *, pooled: bool = False) -> Measured:
     control=but("D itself", scaled=False),
 )
 def share_of_contents(generator: Generator, *, scaled: bool = True) -> Measured:
-    """$D$ divided by its largest value is the share of the contents' variance that a sequence has
-    in common.
+    """$D$ divided by its largest value is the share of the contents' variance that a sequence has in common,
+    in the limit of many dimensions and if positions have one length. It is smaller in few dimensions: shares
+    of .2, .5 and .8 are measured as $.15$, $.38$ and $.61$ in 4 dimensions, and as $.14$, $.35$ and $.56$ if
+    the positions are Gaussian.
     """
     shared = 0.2 + 0.6 * float(torch.rand((), generator=generator))
     own, common = torch.randn(2, SEQUENCES, POSITIONS, 128, generator=generator, dtype=torch.float64)

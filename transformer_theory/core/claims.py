@@ -29,6 +29,8 @@ from .statistics import clopper_pearson
 
 Cost = Literal["quick", "training"]
 ControlName = Literal["fails", "passes", "inconclusive"]
+MARGIN = 2.0  # factor between measured numbers and threshold from which no reason is asked for
+BY_CHANCE = "a larger distance than 4.5 standard errors has a probability of 7 in a million"
 CONTROL_TEXT: Mapping[ControlName, str] = {  # texts for reports
     "fails": "fails as it must",
     "passes": "PASSES: no power",
@@ -165,6 +167,8 @@ class Claim:
             figure or released number, and the correct one. Markdown with LaTeX between dollars; empty if
             there is no error.
         cost: "quick" (about a second per seed) or "training" (trains a network).
+        margin: reason why the threshold lies within a factor of :data:`MARGIN` of measured numbers, see
+            :attr:`Verification.margins`; empty if it does not.
 
     Raises:
         ValueError: the id is not of the form ``"theory/name"``, ``measures`` is empty, or the threshold is
@@ -182,6 +186,7 @@ class Claim:
     change: Control
     corrects: str = ""
     cost: Cost = "quick"
+    margin: str = ""
 
     def __post_init__(self):
         theory, slash, name = self.id.partition("/")
@@ -291,6 +296,7 @@ def claim(
     control: Control,
     corrects: str = "",
     cost: Cost = "quick",
+    margin: str = "",
 ) -> Callable[[Check], Claim]:
     """Makes a claim from a function that draws an instance and measures it.
 
@@ -315,7 +321,7 @@ def claim(
     'consistent'
 
     Args:
-        id, measures, source, assumptions, corrects, cost: as in :class:`Claim`.
+        id, measures, source, assumptions, corrects, cost, margin: as in :class:`Claim`.
         at_most: threshold of a number that the statement bounds from above.
         at_least: threshold of a number that the statement bounds from below; one of the two is needed.
         control: the change that must violate the claim, see :func:`but`.
@@ -344,6 +350,7 @@ def claim(
             change=control,
             corrects=corrects,
             cost=cost,
+            margin=margin,
         )
 
     return decorate
@@ -452,6 +459,22 @@ class Verification:
         return max(
             self.controls, key=lambda control: slack if math.isfinite(slack := _slack(control)) else -math.inf
         )
+
+    @property
+    def margins(self) -> tuple[float, float]:
+        """Factors between the threshold and the worst measured number, and between the nearest control and the
+        threshold: (2, 5) if all numbers are at most half the threshold and those of the control at least
+        five times it.
+
+        A number on the other side of 0 is infinitely far. Both factors are infinite if there is no tolerance: the
+        threshold is 0, or equals every measured number.
+        """
+        if not self.worst.threshold or all(
+            evidence.value == evidence.threshold for evidence in self.evidence
+        ):
+            return math.inf, math.inf
+        control = _factor(self.worst_control)
+        return _factor(self.worst), 1 / control if control else math.inf
 
     @property
     def median(self) -> float | None:
@@ -576,6 +599,16 @@ def _slack(evidence: Evidence) -> float:
         evidence.threshold - evidence.value if evidence.op == "<=" else evidence.value - evidence.threshold
     )
     return slack if math.isfinite(slack) else math.inf
+
+
+def _factor(evidence: Evidence) -> float:
+    """Returns the factor by which a value lies on the predicted side of its threshold, which is not 0: below 1 on
+    the wrong side, 0 or infinite if the value has the other sign.
+    """
+    ratio = evidence.value / evidence.threshold
+    if (evidence.op == ">=") == (evidence.threshold > 0):  # the predicted side has the larger ratios
+        return max(ratio, 0.0)
+    return 1 / ratio if ratio > 0 else math.inf
 
 
 def _finite(number: float) -> float | None:

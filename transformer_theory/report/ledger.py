@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.claims import Verification
+from ..core.claims import MARGIN, Verification
 from ..core.files import write_together
 from ..core.format import counted, duration, number, portable_command, sign
 from ..core.math_text import rendered_parts
@@ -120,6 +120,8 @@ def ledger(
         origins=list(map(_origin, documents)),
         corrections=CORRECTIONS,
         overview=_overview(records, verified),
+        margins={claim.id: claim.margin for theory in records for claim in theory.claims},
+        factor=number(MARGIN),
         locators=_locators(records),
         mutants=mutants and _mutants(mutants, records),
         sections=[

@@ -1,8 +1,8 @@
-"""How far the thresholds of all claims lie from what is measured: ``python -m benchmarks.margins [THEORY ...]``.
+"""Distances of all thresholds from what is measured: ``python -m benchmarks.margins [THEORY ...]``.
 
-The numbers are those of the ledger. A threshold within a factor of two of the worst measured number could be
-decided by the draw, one within a factor of two of the nearest control lets a theory pass that is nearly as wrong.
-Such a claim needs a reason, its ``margin``.
+The numbers are those of the ledger. A threshold within a factor of two of the worst measured number may be
+decided by the draw. One within a factor of two of the nearest control may let a wrong theory pass. Such a
+claim needs a reason, its ``margin``.
 """
 
 import json

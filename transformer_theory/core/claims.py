@@ -30,7 +30,13 @@ from .statistics import clopper_pearson
 Cost = Literal["quick", "training"]
 ControlName = Literal["fails", "passes", "inconclusive"]
 MARGIN = 2.0  # factor between measured numbers and threshold from which no reason is asked for
-BY_CHANCE = "a larger distance than 4.5 standard errors has a probability of 7 in a million"
+# frequent reasons for a smaller factor, see Claim.margin
+BOUND = "the threshold is the bound of the statement, which the measured numbers may reach"
+BY_CHANCE = "the threshold in standard errors is a level: 4.5 are exceeded by chance in 7 of a million draws"
+NEAR = (
+    "the threshold is near the measured numbers, so that a small error of the theory is seen; the control is "
+    "at least a factor of two beyond it"
+)
 CONTROL_TEXT: Mapping[ControlName, str] = {  # texts for reports
     "fails": "fails as it must",
     "passes": "PASSES: no power",
@@ -462,12 +468,11 @@ class Verification:
 
     @property
     def margins(self) -> tuple[float, float]:
-        """Factors between the threshold and the worst measured number, and between the nearest control and the
-        threshold: (2, 5) if all numbers are at most half the threshold and those of the control at least
-        five times it.
+        """Factors between threshold and worst measured number, and between nearest control and threshold: (2, 5)
+        if all numbers are at most half the threshold and those of the control at least five times it.
 
-        A number on the other side of 0 is infinitely far. Both factors are infinite if there is no tolerance: the
-        threshold is 0, or equals every measured number.
+        A number on the other side of 0 is infinitely far. Both factors are infinite if there is no tolerance:
+        the threshold is 0, or equals every measured number.
         """
         if not self.worst.threshold or all(
             evidence.value == evidence.threshold for evidence in self.evidence
@@ -602,8 +607,8 @@ def _slack(evidence: Evidence) -> float:
 
 
 def _factor(evidence: Evidence) -> float:
-    """Returns the factor by which a value lies on the predicted side of its threshold, which is not 0: below 1 on
-    the wrong side, 0 or infinite if the value has the other sign.
+    """Returns the factor by which a value lies on the predicted side of its threshold, which is not 0: below
+    1 on the wrong side, 0 or infinite if the value has the other sign.
     """
     ratio = evidence.value / evidence.threshold
     if (evidence.op == ">=") == (evidence.threshold > 0):  # the predicted side has the larger ratios

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from ...core.claims import Measured, but, claim
+from ...core.claims import BOUND, BY_CHANCE, NEAR, Measured, but, claim
 from ...core.sources import Source
 from ...metrics.attention import hard_max_gap
 from .dispersion import (
@@ -86,6 +86,7 @@ def _between(generator: Generator, low: float, high: float) -> float:
     "length/dispersion-attained",
     measures="largest distance of log a from delta - log n, divided by (e^delta - 1)/n",
     at_most=1.0,
+    margin=BOUND,
     source=OWN,
     assumptions=("64 to 4,096 keys, delta between .5 and 3",),
     control=but("the other scores are uniform on the same interval", equal=False),
@@ -149,6 +150,7 @@ def kept(generator: Generator, *, softmax: bool = True) -> Measured:
     "length/exchangeable-keys",
     measures="distance of the mean of 4,000 queries from 1/m, standard errors",
     at_most=4.5,
+    margin=BY_CHANCE,
     source=OWN,
     assumptions=(
         "2 to 8 sets of 16 keys, Gaussian scores of standard deviation .5 to 4, half of the variance "
@@ -315,7 +317,7 @@ def one_token(generator: Generator, *, larger: bool = True) -> Measured:
 @claim(
     "length/one-token-rate",
     measures="distance of the slope in log n of the log of the mean change from -1",
-    at_most=0.1,
+    at_most=0.05,
     source=HAHN,
     assumptions=("scores in [0, 2], Gaussian values, 16 to 4,096 keys",),
     control=but("the score of the changed key grows like log n", bounded=False),
@@ -432,6 +434,7 @@ def vacuous(generator: Generator, *, trained: bool = True) -> Measured:
     "length/trained-needle",
     measures="mean weight on the right key at 4,096 keys",
     at_least=0.9,
+    margin=NEAR,
     source=CHIANG,
     assumptions=(RETRIEVAL, "the right key is 1 and all others are 0"),
     control=but("the right key is the largest of n uniform ones", kind="maximum"),

@@ -58,10 +58,10 @@ def kernel(generator: Generator, *, assumed: float = SPREAD, heads: int = 8192) 
 
 @claim(
     "random_features/rate",
-    measures="exponent of the distance in the number of heads, at most -.3",
-    at_most=-0.3,
+    measures="distance of the exponent in the number of heads from -1/2",
+    at_most=0.2,
     source=OWN,
-    assumptions=("independent heads", "64 to 4,096 heads, 8 draws each"),
+    assumptions=("independent heads", "64 to 4,096 heads, 24 draws each"),
     control=but("copies 64 heads", independent=False),
 )
 def rate(generator: Generator, *, independent: bool = True) -> Measured:
@@ -71,7 +71,7 @@ def rate(generator: Generator, *, independent: bool = True) -> Measured:
     errors = []
     for heads in sizes:
         squares = []
-        for _ in range(8):
+        for _ in range(24):
             drawn = RandomFeatureAttention.draw(heads if independent else 64, D, generator=generator)
             features = RandomFeatureAttention(
                 drawn.weights.repeat(heads // len(drawn.weights), 1, 1)
@@ -81,7 +81,7 @@ def rate(generator: Generator, *, independent: bool = True) -> Measured:
     heads = torch.tensor(sizes, dtype=torch.float64).log()
     centred = heads - heads.mean()
     slope = float((centred * torch.stack(errors)).sum() / centred.square().sum())
-    return Measured(slope, {"slope": slope})
+    return Measured(abs(slope + 0.5), {"slope": slope})
 
 
 @claim(
@@ -166,7 +166,7 @@ def kernel_error(
 @claim(
     "random_features/correlation",
     measures="error of kernel ridge regression with s = 4 over that with s = 0",
-    at_most=0.3,
+    at_most=0.12,
     source=PAPER,
     assumptions=(
         "128 inputs on the sphere, d = 4, 4 keys",
@@ -198,7 +198,7 @@ def error(
 @claim(
     "random_features/mlp",
     measures="error of attention over that of the MLP",
-    at_most=0.2,
+    at_most=0.1,
     source=PAPER,
     assumptions=(
         "256 inputs on the sphere, d = 4, 16 keys; 500 trained numbers each",
@@ -223,6 +223,10 @@ def mlp(generator: Generator, *, target: Target = square) -> Measured:
     measures="error with 16 keys over error with two, both as shares of the targets' variance, means over "
     "four draws",
     at_most=4.0,
+    margin=(
+        "the error of the control ends at the variance of the targets, which limits its growth; an "
+        "error proportional to N would grow by eight"
+    ),
     source=PAPER,
     assumptions=("kernel ridge regression on 128 inputs", "d = 4"),
     control=but("kernel of the MLP on the concatenated tokens", kernel=mlp_kernel),

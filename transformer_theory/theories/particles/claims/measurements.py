@@ -5,7 +5,7 @@ shared contents do.
 import torch
 from torch import Generator, Tensor
 
-from ....core.claims import Measured, but, claim
+from ....core.claims import BY_CHANCE, Measured, but, claim
 from ....core.measurement import Measurement
 from ....core.metric import Activations
 from ....core.sources import Source
@@ -31,6 +31,7 @@ def _tokens(generator: Generator, *, shared: float, sequences: int = SEQUENCES) 
     "particles/positions-are-no-clusters",
     measures="distance of D from the mean of 99 null draws, standard deviations",
     at_most=4.5,
+    margin=BY_CHANCE,
     source=OWN,
     assumptions=("200 sequences of 8 Gaussian tokens, 16 dimensions, independent between positions",),
     control=but("a tenth of the contents is common to a sequence", shared=0.1),
@@ -77,6 +78,7 @@ def other_positions(generator: Generator, *, other: bool = True) -> Measured:
     "particles/missing-tokens",
     measures="distance of the mean of D over 40 sets from 0, standard errors",
     at_most=4.5,
+    margin=BY_CHANCE,
     source=OWN,
     assumptions=(
         "24 sequences of 8 tokens, nine tenths of the first or of the second half missing",
@@ -142,7 +144,7 @@ def share_of_contents(generator: Generator, *, scaled: bool = True) -> Measured:
 @claim(
     "particles/size-of-positions",
     measures="relative change of the share",
-    at_most=0.1,
+    at_most=0.005,
     source=OWN,
     assumptions=(
         "256 dimensions; all positions have one length",
@@ -165,6 +167,7 @@ def size_of_positions(generator: Generator, *, share: bool = True) -> Measured:
     "particles/mixing",
     measures="distance of D from the mean over 49 exchanges of tokens, standard deviations",
     at_most=4.5,
+    margin=BY_CHANCE,
     source=OWN,
     assumptions=(
         "200 sequences of 8 tokens, independent between positions",

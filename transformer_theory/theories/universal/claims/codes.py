@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Generator
 
-from ....core.claims import Measured, but, claim
+from ....core.claims import BOUND, Measured, but, claim
 from ..grids import collisions, column_codes, contexts, excluded_share, has_distinct_tokens
 from ..layers import run
 from ..mapping import ContextualMapping, Positions
@@ -119,6 +119,7 @@ def decoding(generator: Generator, *, decreasing: bool = False) -> Measured:
     "universal/windows",
     measures="smallest difference between the codes of successive tokens, over all grids, in units of delta",
     at_least=1,
+    margin=BOUND,
     source=THEOREM_3,
     assumptions=(GRID, listed(WITH_POSITIONS)),
     control=but(r"adds $(j-1)\,\delta$ in place of $j - 1$", positions="steps"),

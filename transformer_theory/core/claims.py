@@ -468,8 +468,10 @@ class Verification:
 
     @property
     def margins(self) -> tuple[float, float]:
-        """Factors between threshold and worst measured number, and between nearest control and threshold: (2, 5)
-        if all numbers are at most half the threshold and those of the control at least five times it.
+        """Factors between threshold and worst measured number, and between nearest control and threshold.
+
+        They are (2, 5) if all numbers are at most half the threshold and those of the control at least five
+        times it.
 
         A number on the other side of 0 is infinitely far. Both factors are infinite if there is no tolerance:
         the threshold is 0, or equals every measured number.

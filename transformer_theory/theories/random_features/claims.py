@@ -38,10 +38,10 @@ Kernel = Callable[[Inputs, Inputs], Float[Tensor, "n m"]]
     control=but("takes the closed form without the correlation", assumed=0.0),
 )
 def kernel(generator: Generator, *, assumed: float = SPREAD, heads: int = 8192) -> Measured:
-    r"""The features of many heads have the inner products $\frac{1}{N^2} \sum_{i,j} \kappa(\tilde x_0 \tilde
-    x_i^\top, \tilde x_0' \tilde x_j'^\top)\, \tilde x_i^\top \tilde x_j'$, where $\kappa$ is the kernel of
-    relu for the inner product $\langle A, B \rangle + s^2 \langle A, J \rangle \langle B, J \rangle$; those
-    of an MLP have $\kappa$ of the concatenated tokens and 1.
+    r"""In the limit of many heads the features have the inner products $\frac{1}{N^2} \sum_{i,j}
+    \kappa(\tilde x_0 \tilde x_i^\top, \tilde x_0' \tilde x_j'^\top)\, \tilde x_i^\top \tilde x_j'$, where
+    $\kappa$ is the kernel of relu for the inner product $\langle A, B \rangle + s^2 \langle A, J \rangle
+    \langle B, J \rangle$; those of an MLP have $\kappa$ of the concatenated tokens and 1.
     """
     # The closed form of attention has the spread ``assumed``.
     x = sphere(24, keys=FEW, generator=generator)

@@ -44,8 +44,9 @@ SIZES = "n tokens of d dimensions, n up to 256 and d up to 512, Gaussian W"
     control=but("the variance of all scores in place of that within rows", within_rows=False),
 )
 def one_layer(generator: Generator, *, within_rows: bool = True) -> Measured:
-    r"""Tokens of cosine $\rho$ with a score variance v within rows have, after one layer of random weights,
-    $1 - \rho' = \frac{(1-\rho)(e^v - e^{\rho v})/n + (1-\rho)^2 v/d}{\rho + (1-\rho) e^v/n}$.
+    r"""Tokens of cosine $\rho$ with a score variance v within rows have, after one layer of random weights
+    and to leading order for many tokens and dimensions, $1 - \rho' = \frac{(1-\rho)(e^v - e^{\rho v})/n +
+    (1-\rho)^2 v/d}{\rho + (1-\rho) e^v/n}$.
     """
     n, d = int(one_of(generator, 64, 128, 256)), int(one_of(generator, 128, 256, 512))
     s, rho = one_of(generator, 0.3, 0.6, 1.0), one_of(generator, 0.4, 0.6)
@@ -69,8 +70,8 @@ def one_layer(generator: Generator, *, within_rows: bool = True) -> Measured:
     control=but(r"the norm $\rho$ of the common part alone", own_norms=False),
 )
 def nearly_orthogonal(generator: Generator, *, own_norms: bool = True) -> Measured:
-    r"""The same formula holds for nearly orthogonal tokens, whose averages have squared norms $\rho +
-    (1-\rho) e^v / n$.
+    r"""The same formula holds, to leading order, for nearly orthogonal tokens, whose averages have squared
+    norms $\rho + (1-\rho) e^v / n$.
     """
     n, d = 64, int(one_of(generator, 128, 256, 512))
     s, rho = one_of(generator, 0.3, 0.6), one_of(generator, 0.01, 0.02)
@@ -97,7 +98,9 @@ def nearly_orthogonal(generator: Generator, *, own_norms: bool = True) -> Measur
     control=but("without the term of the shared covariance", shared=False),
 )
 def random_contraction(generator: Generator, *, shared: bool = True) -> Measured:
-    r"""Random weights contract equiangular tokens by $c^2 = (e^v - e^{\rho v})/n + (1-\rho) v/d$."""
+    r"""Random weights contract equiangular tokens by $c^2 = (e^v - e^{\rho v})/n + (1-\rho) v/d$, to leading
+    order for many tokens and dimensions.
+    """
     n, d = int(one_of(generator, 128, 256)), int(one_of(generator, 32, 64, 128))
     s, rho = one_of(generator, 0.3, 0.6, 1.0), one_of(generator, 0.1, 0.3, 0.6)
     v, squared = s**2 * (1 - rho), 0.0
@@ -242,8 +245,8 @@ def frozen_phase(generator: Generator, *, b: float = 3.0) -> Measured:
     control=but("scores that are doubled after their variance was measured", same_size=False),
 )
 def gaussian_scores(generator: Generator, *, same_size: bool = True) -> Measured:
-    r"""Attention of random weights to Gaussian tokens has the participation $\sum_j a_j^2$ of Gaussian scores
-    with the same number of keys and the same variance within each row.
+    r"""Attention of random weights to Gaussian tokens has, in the limit of many dimensions, the participation
+    $\sum_j a_j^2$ of Gaussian scores with the same number of keys and the same variance within each row.
     """
     n, d, s = 64, 64, 0.5 + 2 * float(torch.rand((), generator=generator))
     measured = expected = 0.0
@@ -296,7 +299,9 @@ def depth(generator: Generator, *, scaled: bool = True) -> Measured:
     control=but("no skip connection", skip=False),
 )
 def halving(generator: Generator, *, skip: bool = True) -> Measured:
-    r"""With $\alpha = 1$ the tokens become equal: $1 - \rho_L = n / (n + 2^L - 1)$."""
+    r"""With $\alpha = 1$ the tokens become equal: $1 - \rho_L$ tends to $n / (n + 2^L - 1)$ with the
+    dimension.
+    """
     n, d, L = 64, 256, 8
     runs = [stream(n, d, L, 1.0, generator, deviation=0.3, skip=float(skip)) for _ in range(5)]
     found, formula = sum(1 - float(mean_cosine(x)) for x in runs) / 5, 1 - depth_cosine(1.0, L, n)

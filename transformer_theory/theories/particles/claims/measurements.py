@@ -153,8 +153,8 @@ def share_of_contents(generator: Generator, *, scaled: bool = True) -> Measured:
     control=but("D itself, which falls", share=False),
 )
 def size_of_positions(generator: Generator, *, share: bool = True) -> Measured:
-    """$D$ over its largest value does not change if the positions of the same contents become three times as
-    large.
+    """In the limit of many dimensions $D$ over its largest value does not change if the positions of the same
+    contents become three times as large.
     """
     own, common = torch.randn(2, SEQUENCES, POSITIONS, 256, generator=generator, dtype=torch.float64)
     places, contents = uniform((POSITIONS, 256), generator) * 256**0.5, 0.6 * common[:, :1] + 0.8 * own

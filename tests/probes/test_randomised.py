@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from transformer_theory.core.journal import Pieces
 from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.statistics import EQUAL_NORM, EQUAL_SCALE, RANGE_DRAWS, UNTRAINED
 from transformer_theory.probes.randomised import measure_randomised
@@ -38,7 +39,7 @@ def measured(network: nn.Module, planned=PLANNED, deadline: float = math.inf, **
         deadline=deadline,
         families=lambda rows: [{row.quantity: row.value for row in rows if row.quantity == "q"}],
         seed=0,
-        stored=lambda piece, work: work(),
+        stored=Pieces(),
         progress=names.append,
         **options,
     )

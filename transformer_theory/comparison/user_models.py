@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import __version__
+from ..core.forked import processes_for
 from ..core.journal import Pieces
 from ..core.result import Result, provenance
 from ..core.statistics import EQUAL_SCALE, HEADLINE_DRAWS, RANGE_DRAWS, evenly_spaced
@@ -243,6 +244,7 @@ def measure_user_model(
                     other_copies={kind: min(number, networks) for kind, number in OTHER_COPIES.items()},
                     synthetic=SYNTHETIC_PASSES * bool(tests),
                     paired=0.0 if other is None else _weights(other.network) / max(1, number),
+                    processes=processes_for(device_of(network)),
                 )
             )
 

@@ -4,6 +4,7 @@ glibc maps large blocks anew at each request and returns them at once. A measure
 attention maps of tens of MiB thousands of times, and the kernel then spends its time on clearing their pages.
 """
 
+import contextlib
 import ctypes
 import os
 import platform
@@ -29,3 +30,10 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):
         return False
     return all(mallopt(number, value) == 1 for number, value in SETTINGS)
+
+
+def give_back_freed_memory() -> None:
+    """Makes glibc return the memory that is freed to the system, as far as it lies in whole pages."""
+    if platform.libc_ver()[0] == "glibc":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from .files import replacing
@@ -69,6 +70,8 @@ class Pieces:
         path: the file; None keeps nothing.
         head: what the measurement depends on.
 
+    ``piece in pieces`` says whether a piece is known.
+
     Attributes:
         done: JSON values of the pieces that an earlier run has left.
 
@@ -76,7 +79,7 @@ class Pieces:
         ValueError: the file holds another measurement, or something else.
     """
 
-    def __init__(self, path: Path | None, head: Mapping[str, Any]):
+    def __init__(self, path: Path | None = None, head: Mapping[str, Any] = MappingProxyType({})):
         self.journal = None if path is None else Journal(path, head)
         self.done: dict[tuple[str, ...], list[Any]] = {}
         if self.journal is None:
@@ -91,6 +94,9 @@ class Pieces:
                 f"{path} holds an unfinished measurement with other {' and '.join(differing)}; remove it to "
                 "begin anew, or choose another --out"
             )
+
+    def __contains__(self, piece: tuple[str, ...]) -> bool:
+        return piece in self.done
 
     def __call__(self, piece: tuple[str, ...], work: Callable[[], list[Measurement]]) -> list[Measurement]:
         """Returns the rows of a piece, which are measured if they are not known."""

@@ -28,6 +28,7 @@ from ..core.statistics import (
     RANGE_DRAWS,
     UNTRAINED,
 )
+from ..core.threads import one_thread
 from .evaluation import device_of, evaluation
 from .forward_pass import NoAttention
 from .jackknife import GROUPS
@@ -49,6 +50,7 @@ SPARE = 0.1  # of the time, for reading, figures and errors of the estimate
 # work space inside operations, and gaps in the heap: a ViT-S of 257 tokens needed 1.4 times its tensors
 OVERHEAD = 1.5
 PATIENCE = 15.0  # seconds of one sequence above which no further one is tried
+SLOW = 0.3  # seconds of a copy from which several are measured at the same time
 FEW = (4, 2, 1)  # numbers of sequences of the second pass, of which the first that fits is taken
 
 
@@ -104,6 +106,7 @@ class Cost:
         weights: bytes of the parameters and buffers.
         copy: seconds in which one copy of the network is made.
         overhead: memory of the process divided by that of its tensors.
+        alone: seconds of a pass on one thread, divided by those on all threads.
     """
 
     forward: Work
@@ -116,6 +119,7 @@ class Cost:
     weights: int = 0
     copy: float = 0.0
     overhead: float = 1.0
+    alone: float = 1.0
 
     def seconds(self, n: int, batch: int, *, drawn: bool = False) -> float:
         """Returns the seconds of a measurement of n sequences, ``batch`` per pass."""
@@ -157,6 +161,7 @@ class MeasurementPlan:
         seconds, bytes: what all of this needs by the estimate.
         reason: why there are no copies; empty if there are.
         later: seconds of what follows the copies, the page included.
+        processes: number of processes that measure copies at the same time.
     """
 
     batch: int
@@ -169,12 +174,14 @@ class MeasurementPlan:
     bytes: int
     reason: str = ""
     later: float = 0.0
+    processes: int = 1
 
     def __str__(self) -> str:
         """Returns the plan in words, without a full stop."""
         if self.copies:
             share = f" on {self.tested} of them" if self.tested < self.sequences else ""
-            test = f"{counted(self.copies, 'copy').replace('copys', 'copies')}{share}"
+            side = f" in {self.processes} processes" if self.processes > 1 else ""
+            test = f"{counted(self.copies, 'copy').replace('copys', 'copies')}{share}{side}"
         else:
             test = self.reason or "no copies"
         sizes = f"batches of {self.batch}, {counted(self.sequences, 'sequence')}, {test}"
@@ -254,16 +261,18 @@ def estimate(
         return laps
 
     overhead = 1.0 if device.type == "cuda" else OVERHEAD
-    one = measured(1, 0)
-    seconds = sum(one.seconds)
-    if seconds <= patience:  # without what only the first call does
-        one = measured(1, 0)
+    with one_thread():
+        first = measured(1, 0)
+    seconds = sum(first.seconds)
+    # the second time without what only the first call does, and on all threads
+    one = measured(1, 0) if seconds <= patience else first
     fitting = memory / (overhead * max(*one.peaks, 1))
     n = next((n for n in FEW if n <= min(len(rows), fitting)), 1) if seconds <= patience else 1
     many = one if n == 1 else measured(n, 0)
     drawn = measured(n, draws) if draws else many
     some = many if tested is None else measured(n, 0, tested)
     forward = plain(1), plain(n)
+    slower = seconds / sum(one.seconds) if sum(one.seconds) > 0 else 1.0
 
     def work(lap: int) -> Work:
         return Work(
@@ -294,6 +303,7 @@ def estimate(
         weights=sum(x.numel() * x.element_size() for x in (*model.parameters(), *model.buffers())),
         copy=0.0 if copy is None else time.perf_counter() - began,
         overhead=overhead,
+        alone=min(max(1.0, slower), float(torch.get_num_threads())),
     )
 
 
@@ -396,6 +406,7 @@ def plan(
     other_copies: Mapping[str, int] | None = None,
     synthetic: float = 0.0,
     paired: float = 0.0,
+    processes: int = 1,
 ) -> MeasurementPlan:
     """Chooses the sizes of a measurement within a budget.
 
@@ -416,11 +427,12 @@ def plan(
             23 for images, up to 60 for a causal language model); 0: there are no such tests.
         paired: weights of a second network that is compared on the same inputs, divided by those of the
             network; both are then measured in groups of the inputs (:mod:`.paired`). 0: there is none.
+        processes: largest number of processes that measure copies, on one thread each.
     Raises:
         ValueError: not even one sequence fits into the memory or the time.
     """
     others = OTHER_COPIES if other_copies is None else other_copies
-    return _Planner(cost, memory, minutes, others, synthetic, paired).plan(sequences, copies)
+    return _Planner(cost, memory, minutes, others, synthetic, paired, processes).plan(sequences, copies)
 
 
 @dataclass(frozen=True)
@@ -433,6 +445,7 @@ class _Planner:
     others: Mapping[str, int]
     synthetic: float
     paired: float = 0.0
+    most_processes: int = 1
 
     @property
     def seconds(self) -> float:
@@ -491,8 +504,25 @@ class _Planner:
         if not copies:
             return itself
         tested = max(1, n // 2)
-        beside = self.cost.bytes(tested, min(batch, tested)) + self.cost.forward.bytes.of(min(batch, tested))
-        return self.cost.weights + max(itself, beside)
+        return max(self.cost.weights + itself, self.bytes_of_copies(tested, batch, 1))
+
+    def bytes_of_copies(self, tested: int, batch: int, processes: int) -> float:
+        """Returns the bytes of copies that processes measure at the same time. Each has the weights of one;
+        those of this process lie beside them.
+        """
+        size = min(batch, tested)
+        each = self.cost.weights + self.cost.bytes(tested, size) + self.cost.forward.bytes.of(size)
+        return processes * each + self.cost.weights * (processes > 1)
+
+    def processes(self, tested: int, batch: int) -> int:
+        """Returns how many processes measure copies at the same time: as many as fit into the memory, and one
+        if a copy takes less time than it costs to begin them.
+        """
+        if self.cost.seconds_tested(tested, min(batch, tested)) < SLOW:
+            return 1
+        numbers = range(self.most_processes, 1, -1)
+        fits = (number for number in numbers if self.bytes_of_copies(tested, batch, number) <= self.memory)
+        return next(fits, 1)
 
     def in_groups(self, n: int, batch: int) -> float:
         """Returns the seconds in which the network is measured in groups of the inputs: every quantity is
@@ -539,7 +569,8 @@ class _Planner:
         if kind == HELD_INPUTS:
             forward = self.cost.forward.seconds
             seconds += math.ceil(tested / size) * forward.fixed + tested * forward.each
-        return seconds
+        processes = self.processes(tested, batch)
+        return seconds if processes == 1 else seconds * self.cost.alone / processes
 
     def rest(self, n: int, batch: int, tested: int, copies: int) -> dict[str, int]:
         """Returns how many further copies the time that is left permits, in the order of their kinds."""
@@ -556,6 +587,10 @@ class _Planner:
     ) -> MeasurementPlan:
         """Returns the plan of these sizes, with as many further copies as the time permits."""
         others = others or (self.rest(n, batch, tested, copies) if copies else {})
+        processes = self.processes(tested, batch) if copies else 1
+        memory = self.bytes(n, batch, copies)
+        if processes > 1:
+            memory = max(memory, self.bytes_of_copies(tested, batch, processes))
         return MeasurementPlan(
             batch,
             n,
@@ -564,11 +599,12 @@ class _Planner:
             dict(others),
             self.responses(batch)[0],
             self.needed(n, batch, tested, copies, others),
-            math.ceil(self.bytes(n, batch, copies)),
+            math.ceil(memory),
             reason,
             (self.in_groups(n - tested, batch) if n - tested > 1 else 0.0)
             + self.responses(batch)[1]
             + 60 * self.minutes * SPARE,
+            processes,
         )
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import first_line
+from ..core.journal import Pieces
 from ..core.measurement import Measurement, Null
 from ..core.metric import Metric
 from ..core.statistics import (
@@ -41,7 +42,7 @@ from .forward_pass import NoAttention
 from .jackknife import with_intervals, without_each_group
 from .main_input import main_input
 from .passes import Inputs, batches, count, measure_metrics, selected
-from .randomised import Store, measure_randomised
+from .randomised import measure_randomised
 from .respond import BATCH_SIZE, response
 
 Networks = Mapping[str, Sequence[Sequence[Measurement]]]
@@ -90,7 +91,7 @@ def measure_network(
     deadline: float = math.inf,
     special_ids: Collection[int] | None = None,
     grid: tuple[int, int] | None = None,
-    stored: Store = lambda piece, work: work(),
+    stored: Pieces | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> tuple[Table, dict[str, int]]:
     """Measures a network with the metrics and the tests of theories, and with the general metrics.
@@ -112,7 +113,7 @@ def measure_network(
         draws: number of null draws of the metrics' own nulls.
         deadline: time of ``time.monotonic()`` after which no further copy is measured.
         special_ids, grid: see :func:`.probe`.
-        stored: returns the rows of a piece of work that is known already, or does it; by default the latter.
+        stored: rows of pieces of the work that are known already; it receives the others.
         progress: receives a line per step.
     Returns:
         Rows by layer and head, each with its nulls (:func:`~.statistics.in_order`); the headlines, averaged
@@ -122,6 +123,7 @@ def measure_network(
         ValueError: the network has neither attention nor a list of similar blocks.
     """
     known: dict[str, Any] = {"special_ids": special_ids, "grid": grid}
+    stored = Pieces() if stored is None else stored
 
     def rows_of(
         network: nn.Module, which: Tensor | None = None, whole: bool = True, draws: int = 0, said: str = ""
@@ -160,6 +162,7 @@ def measure_network(
         seed=seed,
         stored=stored,
         progress=progress,
+        processes=plan.processes,
     )
     rows = [*_without_zeros(with_nulls(rows, drawn.networks, beside))]
     if len(others) > 1:
@@ -229,7 +232,7 @@ def _tested_values(
 
 
 def stored_groups(
-    stored: Store,
+    stored: Pieces,
     measured: Callable[[], tuple[list[Measurement], list[list[Measurement]]]],
     piece: tuple[str, ...] = ("groups",),
 ) -> tuple[list[Measurement], list[list[Measurement]]]:

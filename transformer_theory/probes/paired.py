@@ -16,13 +16,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..core.format import counted
+from ..core.journal import Pieces
 from ..core.measurement import Measurement
 from ..core.statistics import ROUNDING, exchanged_networks, jackknife_half_width, place_of, pseudo_values
 from ..core.theory import Theory
 from .jackknife import Rows, without_each_group
 from .measure import headline_means, metrics_of, stored_groups, with_general
 from .passes import Inputs
-from .randomised import Store
 
 AGAINST = "against"
 """Coordinate of a difference: the name of the network whose value was subtracted."""
@@ -44,7 +44,7 @@ def differences(
     name: str,
     against: str,
     batch_size: int,
-    stored: Store = lambda piece, work: work(),
+    stored: Pieces | None = None,
     progress: Callable[[str], None] = lambda text: None,
     **known: Any,
 ) -> Rows:
@@ -70,7 +70,7 @@ def differences(
     def groups(each: nn.Module, title: str, number: str) -> Groups:
         progress(f"groups of inputs: {title}")
         return stored_groups(
-            stored,
+            Pieces() if stored is None else stored,
             partial(_groups, each, inputs, labels, theories, batch_size=batch_size, **known),
             piece=("paired", number),
         )

@@ -15,12 +15,17 @@ are left out if no headline and no head can reach a decision any more, whatever 
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
 from torch import nn
 
+from ..core.allocator import give_back_freed_memory
+from ..core.forked import forked
+from ..core.journal import Pieces
 from ..core.measurement import Measurement
 from ..core.statistics import (
     EQUAL_NORM,
@@ -36,8 +41,7 @@ from ..models.user_model import untrained_network
 from .held_inputs import held_inputs
 
 Rows = list[Measurement]
-Store = Callable[[tuple[str, ...], Callable[[], Rows]], Rows]
-"""Returns the rows of a piece of work that was stored under a name, or does the work and stores them."""
+STOPPED = "a process was ended from outside, as the system does if memory is short; give less --memory"
 
 
 @dataclass
@@ -62,8 +66,9 @@ def measure_randomised(
     deadline: float,
     families: Callable[[Rows], Sequence[Mapping[tuple, float]]],
     seed: int,
-    stored: Store,
+    stored: Pieces,
     progress: Callable[[str], None],
+    processes: int = 1,
 ) -> Randomised:
     """Measures randomised copies of a network.
 
@@ -78,8 +83,9 @@ def measure_randomised(
         families: maps rows to the values of the tests by family; if none can be decided any more, no further
             copies are measured.
         seed: seed of the copies.
-        stored: see :data:`Store`.
+        stored: rows of the copies that are known already; it receives the others.
         progress: receives a line per copy.
+        processes: number of forked processes in which copies are measured, on one thread each; 1: here.
     """
     found = Randomised()
     if not any(planned.values()):
@@ -90,29 +96,51 @@ def measure_randomised(
         copies, found.reasons[EQUAL_SCALE] = None, str(error)
     observed = families(beside)
     tested: list[Sequence[Mapping[tuple, float]]] = []  # of each copy of equal scale
-    for kind, number in _order(planned):
-        if kind in found.reasons or (copies is None and kind != UNTRAINED):
-            continue
-        drawn = found.networks.setdefault(kind, [])
-        if time.monotonic() > deadline and not (kind == EQUAL_SCALE and number < RANGE_DRAWS):
-            found.reasons[kind] = f"{len(drawn)} of {planned[kind]} copies: the time was over"
-            continue
-        if kind == EQUAL_SCALE and number > RANGE_DRAWS and not number % 10:
-            tested += [families(rows) for rows in drawn[len(tested) :]]
-            if not any(_undecided(*each, planned[kind]) for each in zip(observed, zip(*tested))):
-                found.reasons[kind] = f"{len(drawn)} of {planned[kind]} copies: no test can succeed any more"
+    begun: deque[tuple[str, int, Callable[[], Rows]]] = deque()  # copies, the rows of which are awaited
+
+    def measured(copy: tuple[str, int]) -> Rows:
+        kind, number = copy
+        whole = kind == UNTRAINED or (kind == EQUAL_SCALE and number < RANGE_DRAWS)
+        return [*_bare(_measured(network, copies, kind, seed + number, lambda copy: rows_of(copy, whole)))]
+
+    def collect(left: int = 0) -> None:
+        """Waits for copies in their order until no more than ``left`` are awaited."""
+        while len(begun) > left:
+            kind, number, rows = begun.popleft()
+            try:
+                found.networks.setdefault(kind, []).append(stored((kind, str(number)), rows))
+            except ValueError as error:
+                found.reasons[kind] = str(error)
+            except BrokenExecutor:
+                for each in planned:
+                    found.reasons.setdefault(each, STOPPED)
+
+    def number_of(kind: str) -> str:
+        return f"{len(found.networks.get(kind, ()))} of {planned[kind]} copies"
+
+    if processes > 1:
+        give_back_freed_memory()  # it would be that of every process
+    with forked(measured, processes) as begin:
+        for kind, number in _order(planned):
+            if kind in found.reasons or (copies is None and kind != UNTRAINED):
                 continue
-        progress(f"{kind}, copy {number + 1} of {planned[kind]}")
-
-        def work(kind: str = kind, number: int = number) -> Rows:
-            whole = kind == UNTRAINED or (kind == EQUAL_SCALE and number < RANGE_DRAWS)
-            rows = _measured(network, copies, kind, seed + number, lambda copy: rows_of(copy, whole))
-            return [*_bare(rows)]
-
-        try:
-            drawn.append(stored((kind, str(number)), work))
-        except ValueError as error:
-            found.reasons[kind] = str(error)
+            if time.monotonic() > deadline and not (kind == EQUAL_SCALE and number < RANGE_DRAWS):
+                collect()
+                found.reasons[kind] = f"{number_of(kind)}: the time was over"
+                continue
+            if kind == EQUAL_SCALE and number > RANGE_DRAWS and not number % 10:
+                collect()
+                tested += [families(rows) for rows in found.networks.get(kind, [])[len(tested) :]]
+                if not any(_undecided(*each, planned[kind]) for each in zip(observed, zip(*tested))):
+                    found.reasons[kind] = f"{number_of(kind)}: no test can succeed any more"
+                    continue
+            if (kind, str(number)) not in stored:
+                progress(f"{kind}, copy {number + 1} of {planned[kind]}")
+                begun.append((kind, number, begin((kind, number))))
+            else:
+                begun.append((kind, number, list))
+            collect(processes if processes > 1 else 0)
+        collect()
     found.networks = {kind: drawn for kind, drawn in found.networks.items() if drawn}
     return found
 

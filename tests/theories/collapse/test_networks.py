@@ -261,24 +261,35 @@ def test_long_sequences_are_measured_at_once_and_their_weights_are_not_kept(caus
     short = collapse.HeadContraction()
     short.update(attention(weights[:1], tokens[:1], mask))
     monkeypatch.setattr(in_networks, "NUMBERS", 1000)  # 1,152 weights of a sequence
+    monkeypatch.setattr(in_networks, "QUERIES_OF_LONG", 6)
+    queries = torch.tensor([0, 4, 9, 13, 18, 23])  # 4.6 j, as integers
     long, restored = collapse.HeadContraction(), collapse.HeadContraction()
     for _ in range(2):
         long.update(attention(weights, tokens, mask))
     ((_, state),) = long.sums.items()
     assert len(state) == 1
-    assert state.numel() < 2 * 16 * 24 + 2 * 16 + (16 * 24 if causal else 0) + 2 * 22 + 10
+    assert state.numel() < 2 * 16 * 24 + 2 * 16 + (16 * 24 if causal else 0) + 2 * 23 + 10
     restored.load_state_dict(long.state_dict())
     rows = long.compute(draws=19)
     assert restored.compute(draws=19) == rows
-    permuted = [*permuted_keys(weights[:1], fixed_generator(), draws=5, allowed=mask)]
+    seen = None if mask is None else mask[:, :, queries]
+    permuted = [*permuted_keys(weights[:1, :, queries], fixed_generator(), draws=19, allowed=seen)]
+
+    def by_hand(weights: torch.Tensor) -> float:
+        """Root mean square over the queries of the differences from their mean, before and after."""
+        mixed = (weights.double() @ tokens[0].double()).numpy()
+        before = tokens[0].double().numpy()
+        after, before = mixed - mixed.mean(0), before - before.mean(0)
+        return float(((after**2).sum(1).mean() / (before**2).sum(1).mean()) ** 0.5)
+
     for row, expected in zip(rows, short.compute(draws=19)):
         assert (row.quantity, row.head, row.n) == (expected.quantity, expected.head, 1)
         assert (row.value, row.note, row.reason) == (expected.value, expected.note, expected.reason)
         if row.quantity == CONTRACTION:
-            assert row.null.draws == expected.null.draws[:5]
             head = row.head
-            by_hand = [collapse.contraction(each[:, head].double(), tokens[:1].double()) for each in permuted]
-            assert row.null.draws == pytest.approx([float(each) for each in by_hand], rel=1e-4)
+            assert row.null.draws == pytest.approx([by_hand(each[0, head]) for each in permuted], rel=1e-4)
+            assert row.null.value == pytest.approx(by_hand(weights[0, head, queries]), rel=1e-4)
+            assert expected.null.value is None
         if row.quantity == PEAKED:
             assert len(row.null.draws) == 19
             assert abs(row.null.mean - expected.null.mean) < 0.02

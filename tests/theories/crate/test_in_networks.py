@@ -66,11 +66,15 @@ def test_compression_is_measured_in_the_subspaces_of_the_block():
 def test_rotations_are_drawn_for_the_first_sequences_beside_their_own_value():
     bases, tokens = random_subspaces(), gaussian(11, 5, 12)
     after = tokens + 0.3 * gaussian(11, 5, 12, seed=1)
-    whole, first, all_drawn = crate.Compression(max_drawn=4), crate.Compression(), crate.Compression()
-    for start in (0, 3, 6, 9):  # the first two passes have rotations: three sequences are fewer than four
+    whole, spaced = crate.Compression(), crate.Compression(max_sequences=2)
+    first, all_drawn = crate.Compression(max_drawn=None), crate.Compression(max_drawn=None)
+    for start in (0, 3, 6, 9):  # three sequences of the first pass have rotations, and one of the second
         feed(whole, tokens[start : start + 3], after[start : start + 3], bases)
-    feed(first, tokens[:6], after[:6], bases)
+    feed(first, tokens[:4], after[:4], bases)
     feed(all_drawn, tokens, after, bases)
+    feed(spaced, tokens, after, bases)
+    assert rows_of(spaced)[BEFORE].n == 2  # of 11; no more of them can have rotations
+    assert rows_of(spaced)[BEFORE].null.value is None
     for quantity, row in rows_of(whole).items():
         of_first, of_all = rows_of(first)[quantity], rows_of(all_drawn)[quantity]
         assert row.value == pytest.approx(of_all.value)
@@ -78,7 +82,7 @@ def test_rotations_are_drawn_for_the_first_sequences_beside_their_own_value():
         assert row.null.value == pytest.approx(of_first.value)
         assert row.null.draws == pytest.approx(of_first.null.draws)
         assert of_all.null.value is None
-    rate = float(subspace_coding_rate(standard(tokens[:6]), bases, eps=in_networks.EPS).mean())
+    rate = float(subspace_coding_rate(standard(tokens[:4]), bases, eps=in_networks.EPS).mean())
     assert rows_of(whole)[BEFORE].null.value == pytest.approx(rate)
 
 
@@ -167,6 +171,7 @@ def test_merging_gives_the_union():
     whole, parts, others = in_networks.metrics(), in_networks.metrics(), in_networks.metrics()
     for metrics, part in ((whole, slice(0, 14)), (parts, slice(0, 5)), (others, slice(5, 14))):
         for metric in metrics:
+            metric.max_drawn = None  # else each half has rotations of four sequences
             feed(metric, tokens[part], after[part], bases, layer=1, output=features[part])
     for one, some, rest in zip(whole, parts, others):
         some.merge(rest)

@@ -33,6 +33,7 @@ from .phases import participation
 from .residuals import residual
 
 Weights = Float[Tensor, "*batch n n"]
+Rows = Float[Tensor, "*batch q n"]
 ORDERS = 2**23  # entries of the permutations that are kept for the next layer, in all draws
 
 
@@ -65,14 +66,14 @@ def normalised_gram(
 
 
 def squared_contraction_of(
-    weights: Weights, gram: Float[Tensor, "*#batch n n"], inside: Bool[Tensor, "*#batch n"] | None = None
+    weights: Rows, gram: Float[Tensor, "*#batch n n"], inside: Bool[Tensor, "*#batch q"] | None = None
 ) -> Float[Tensor, "*batch"]:
     r"""Computes :math:`c^2 = \mathrm{tr}(B G B^\top)` with :math:`B = A - 1 \bar a^\top`, from the normalised
     Gram matrix G.
 
     Args:
-        weights, gram: A, and G of :func:`normalised_gram`.
-        inside: True for the tokens of the sequence, False for padding. None: all.
+        weights, gram: the rows of A, or q of them, and G of :func:`normalised_gram`.
+        inside: True for rows of tokens of the sequence, False for padding. None: all.
     Returns:
         ``[*batch]``.
     """
@@ -119,10 +120,10 @@ def permuted_contraction(weights: Weights) -> Float[Tensor, "*batch"]:
 
 
 def permuted_keys(
-    weights: Weights, generator: Generator, *, draws: int, allowed: Bool[Tensor, "*#batch n n"] | None = None
-) -> Iterator[Weights]:
+    weights: Rows, generator: Generator, *, draws: int, allowed: Bool[Tensor, "*#batch q n"] | None = None
+) -> Iterator[Rows]:
     """Yields ``draws`` times the weights with those of each row permuted among its allowed keys,
-    ``[*batch, n, n]``. The rows are sorted once for all draws.
+    ``[*batch, q, n]``. The rows are sorted once for all draws.
 
     Args:
         weights: attention weights, zero on keys that are not allowed.

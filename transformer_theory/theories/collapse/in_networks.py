@@ -46,7 +46,7 @@ PERMUTED, GAUSSIAN = "permuted keys of each row", "Gaussian scores of the same v
 DONG, REM = Source("dong2021attention", status="own"), Source("giorlandino2025two", status="own")
 # sequences and numbers per module; queries whose participation is compared
 STORED, NUMBERS, QUERIES = 32, 2**21, 16
-DRAWS_OF_LONG = 5  # for a range; one draw of 12 heads of 1,024 tokens takes half a second
+QUERIES_OF_LONG = 64  # whose keys are permuted; all of 12 heads of 1,024 tokens take half a second a draw
 OTHER_KEYS = "attention in windows, or to keys other than the module's own tokens"
 SINGLE, EQUAL = "sequences have a single token", "all tokens of a sequence are equal, or not finite"
 WEIGHTS = "no sequence has weights that are finite and not negative, and whose rows sum to 1"
@@ -152,6 +152,7 @@ class Contractions:
 
     Attributes:
         values: of the sequences that can be measured, ``[n, heads]``.
+        compared: the same on the queries whose keys are permuted, ``[n, heads]``.
         chance: with permuted keys, ``[draws, n, heads]``.
         predicted: those of random weights, ``[n, heads]``; empty with a mask.
         variances: of the scores within rows, as a share of the largest that the prediction covers.
@@ -160,6 +161,7 @@ class Contractions:
     """
 
     values: Float[Tensor, "n heads"]
+    compared: Float[Tensor, "n heads"]
     chance: Float[Tensor, "draws n heads"]
     predicted: Float[Tensor, "_ heads"]
     variances: Float[Tensor, "_ heads"]
@@ -167,13 +169,15 @@ class Contractions:
     different: bool = False
 
     @classmethod
-    def of(cls, stored: Stored, draws: int, generator: Generator) -> "Contractions":
-        """Measures sequences and draws permutations."""
+    def of(
+        cls, stored: Stored, draws: int, generator: Generator, queries: int | None = None
+    ) -> "Contractions":
+        """Measures sequences and draws permutations, those of evenly spaced queries if a number is given."""
         weights, gram, allowed = stored.weights, stored.gram, stored.allowed
         none = weights.new_empty(0, weights.shape[1])
 
         def without(reason: str) -> Contractions:
-            return cls(none, none.expand(draws, *none.shape), none, none, REASONS.index(reason))
+            return cls(none, none, none.expand(draws, *none.shape), none, none, REASONS.index(reason))
 
         if bool(gram[:, 0, 0].isnan().any()):
             return without(OTHER_KEYS)
@@ -195,17 +199,24 @@ class Contractions:
                 allowed = allowed[:, :1]
             unequal = (~allowed if inside is None else allowed != inside[:, :, None]).any(-1)
             different = bool((unequal if inside is None else unequal & inside).any())
-        values = squared_contraction_of(weights, gram, inside)
+        values = compared = squared_contraction_of(weights, gram, inside)
+        if queries is not None and queries < weights.shape[2]:
+            rows = torch.linspace(0, weights.shape[2] - 1, queries).long()
+            rescaled = weights.shape[2] / queries * gram  # G is divided by the differences of all tokens
+            weights, gram = weights[:, :, rows], rescaled
+            allowed = None if allowed is None else allowed[:, :, rows]
+            inside = None if inside is None else inside[..., rows]
+            compared = squared_contraction_of(weights, gram, inside)
         chance = values.new_empty(draws, *values.shape)
         for k, permuted in enumerate(permuted_keys(weights, generator, draws=draws, allowed=allowed)):
             chance[k] = squared_contraction_of(permuted, gram, inside)
         predicted = variances = none
         if allowed is None:
             v, rho = stored.deviations.square().mean(-1)[usable], 1 - stored.spread[usable, None]
-            D = gram.square().sum((-2, -1)).reciprocal()  # tr(C) = 1
+            D = stored.gram[usable, None].square().sum((-2, -1)).reciprocal()  # tr(C) = 1
             predicted = contraction_of_tokens(v.clamp(max=1.0), rho, weights.shape[-1], D).square()
             variances = v / largest_variance(weights.shape[-1])
-        return cls(values, chance, predicted, variances, different=different)
+        return cls(values, compared, chance, predicted, variances, different=different)
 
 
 @dataclass(frozen=True)
@@ -244,7 +255,8 @@ class Reduced:
         """Returns one tensor, ``[1, numbers]``."""
         found, rows = self.contractions, self.rows
         head = [found.reason, found.different, len(found.values), len(found.predicted), len(found.chance)]
-        parts = [found.values, found.predicted, found.variances, found.chance, rows.fits, rows.weights]
+        parts = [found.values, found.compared, found.predicted, found.variances, found.chance]
+        parts += [rows.fits, rows.weights]
         parts += [] if rows.allowed is None else [rows.allowed]
         return torch.cat([found.values.new_tensor(head), *(part.flatten().float() for part in parts)])[None]
 
@@ -255,12 +267,13 @@ class Reduced:
         """Restores what :meth:`packed` returned."""
         reason, different, n, predictions, draws = map(int, packed[0, :5].tolist())
         c = min(q, QUERIES)
-        sizes = (n, predictions, predictions, draws * n, c, c * k)
+        sizes = (n, n, predictions, predictions, draws * n, c, c * k)
         *parts, mask = packed[0, 5:].split([*(size * heads for size in sizes), masks * c * k])
-        values, predicted, variances, chance, fits, weights = parts
+        values, compared, predicted, variances, chance, fits, weights = parts
         return cls(
             Contractions(
                 values.reshape(n, heads),
+                compared.reshape(n, heads),
                 chance.reshape(draws, n, heads),
                 predicted.reshape(predictions, heads),
                 variances.reshape(predictions, heads),
@@ -284,8 +297,8 @@ class HeadContraction(PerModule):
     Attributes:
         sums: by layer, first head, heads, queries, keys and masks: up to 32 sequences, ``[n, numbers]``
             (:class:`Stored`). Of weights with more than :data:`NUMBERS` entries, one sequence is measured at
-            once, with the fixed generator and :data:`DRAWS_OF_LONG` draws (:class:`Reduced`); its place ends
-            with 1, the others with 0.
+            once, with the fixed generator, and the keys of :data:`QUERIES_OF_LONG` queries are permuted
+            (:class:`Reduced`); its place ends with 1, the others with 0.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
@@ -307,8 +320,8 @@ class HeadContraction(PerModule):
         if missing > 0:
             stored = Stored.of(activations, missing)
             if long:
-                draws = min(self.draws, self.most_draws, DRAWS_OF_LONG)
-                found = Contractions.of(stored, draws, fixed_generator())
+                draws = min(self.draws, self.most_draws)
+                found = Contractions.of(stored, draws, fixed_generator(), QUERIES_OF_LONG)
                 self.add(place, Reduced(found, ChosenRows.of(stored)).packed().cpu())
             else:
                 self.add(place, stored.packed().cpu())
@@ -355,6 +368,7 @@ class HeadContraction(PerModule):
         reason = REASONS[([each.reason for each in found if each.reason] or [0])[-1]]
         note = DIFFERENT if any(each.different for each in measured) else ""
         values = _root_mean([each.values for each in measured]) if measured else []
+        compared = _root_mean([each.compared for each in measured]) if measured else []
         drawn = [_root_mean([each.chance[k] for each in measured]) for k in range(draws if measured else 0)]
         random = _root_mean(predicted) if predicted else []
         variances = [each.variances for each in measured]
@@ -365,11 +379,14 @@ class HeadContraction(PerModule):
             if not measured:
                 yield self.row(None, reason=reason, **columns)
                 continue
-            yield self.row(values[head], draws=[draw[head] for draw in drawn], note=note, **columns)
-            value, why = None, "a mask hides keys: the formula needs rows that see all keys"
+            chance = tuple(draw[head] for draw in drawn)
+            value = None if compared[head] == values[head] else compared[head]
+            nulls = (Null(PERMUTED, chance, value),) if chance else ()
+            yield self.row(values[head], nulls=nulls, note=note, **columns)
+            expected, why = None, "a mask hides keys: the formula needs rows that see all keys"
             if predicted:
-                value, why = (random[head], "") if covered[head] else (None, TOO_LARGE)
-            yield self.other_row(RANDOM, value, reason=why, **columns)
+                expected, why = (random[head], "") if covered[head] else (None, TOO_LARGE)
+            yield self.other_row(RANDOM, expected, reason=why, **columns)
 
     def _participations(
         self, rows: Sequence[ChosenRows], n: int, draws: int, generator: Generator

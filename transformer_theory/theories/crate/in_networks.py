@@ -18,6 +18,7 @@ subject of :cite:t:`hu2024indepth`.
 Source: :cite:t:`yu2023white` (both curves, layer by layer).
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -44,6 +45,7 @@ Heads = Float[Tensor, "*batch K n p"]
 # as in the unrolled model; with .1, the value of the released code, the logarithm hides most changes
 EPS = 0.5
 MAX_SEQUENCES = 16  # sequences per forward pass, evenly spaced in the batch
+MAX_DRAWN = 4  # sequences in rotated subspaces; a rotation is the same for all of them
 COMPRESSION, GROWTH = "compression by attention", "growth of R^c in attention"
 BEFORE, AFTER = "R^c before attention", "R^c after attention"
 NONZEROS = "share of non-zeros"
@@ -124,8 +126,8 @@ class Compression(PerModule):
             :func:`lengths_kept`.
         max_sequences: largest number of sequences per forward pass, evenly spaced in the batch; None: all.
         rotations: largest number of rotations, the draws of the null.
-        max_drawn: number of sequences of a measurement from which on no further pass has rotations, since one
-            costs as much as all else; None: all have them.
+        max_drawn: largest number of sequences of a measurement that are measured in rotated subspaces too,
+            evenly spaced in the first passes, since each costs as much as all else; None: all.
 
     Attributes:
         sums: by layer and 0, [3 + 1 + 2 (1 + rotations)]: number of sequences and the sums of R^c before and
@@ -145,7 +147,7 @@ class Compression(PerModule):
         scaling: Scaling = unit_tokens,
         max_sequences: int | None = MAX_SEQUENCES,
         rotations: int = RANGE_DRAWS,
-        max_drawn: int | None = MAX_SEQUENCES,
+        max_drawn: int | None = MAX_DRAWN,
     ):
         positive(eps=eps)
         self.eps, self.scaling, self.max_sequences, self.rotations = (eps, scaling, max_sequences, rotations)
@@ -171,19 +173,32 @@ class Compression(PerModule):
         elif (
             activations.kind == "features" and activations.after_attention is not None and layer in self.bases
         ):
+            found = self._rates(activations, self.max_sequences, 0)
+            if found is None or not self.sets:
+                return found if found is None else torch.cat([found, found])
             drawn = float(self.sums[layer, 0][3]) if (layer, 0) in self.sums else 0.0
-            sets = self.sets if self.max_drawn is None or drawn < self.max_drawn else 0
-            centred = activations.shared(
-                coordinates_around_attention, self.bases[layer][0], self.max_sequences, sets
+            left = math.inf if self.max_drawn is None else self.max_drawn - drawn
+            most = min(left, math.inf if self.max_sequences is None else self.max_sequences)
+            most = None if most == math.inf else int(most)
+            rotated = None if most == 0 else self._rates(activations, most, self.sets)
+            return torch.cat(
+                [found, found.new_zeros(1 + 2 * (1 + self.sets)) if rotated is None else rotated]
             )
-            if centred is not None and (count := len(centred.coords) // 2):
-                coords = self.scaling(centred).unflatten(1, (1 + sets, -1))
-                # [before and after, U and its rotations]
-                rates = head_rate(coords, eps=self.eps).unflatten(0, (2, count)).double().sum(1).cpu()
-                found = torch.cat([rates.new_tensor([float(count)]), rates.mT.flatten()])
-                rotated = found if sets == self.sets else found.new_zeros(1 + 2 * (1 + self.sets))
-                return torch.cat([found[:3], rotated])
         return None
+
+    def _rates(
+        self, activations: Activations, sequences: int | None, sets: int
+    ) -> Float[Tensor, " rates"] | None:
+        """Returns the number of sequences and the sums of R^c before and after, in U and in rotations of U;
+        None if no sequence can be measured.
+        """
+        bases, _ = self.bases[activations.layer]
+        centred = activations.shared(coordinates_around_attention, bases, sequences, sets)
+        if centred is None or not (count := len(centred.coords) // 2):
+            return None
+        coords = self.scaling(centred).unflatten(1, (1 + sets, -1))
+        rates = head_rate(coords, eps=self.eps).unflatten(0, (2, count)).double().sum(1).cpu()
+        return torch.cat([rates.new_tensor([float(count)]), rates.mT.flatten()])
 
     def rows(
         self, place: Place, sums: Float[Tensor, " rates"], *, draws: int, generator: torch.Generator | None

@@ -125,8 +125,8 @@ def kernel_features(kernel: Kernel, train: Inputs) -> Callable[[Inputs], Tensor]
     "limit, relative to the targets' deviation, the largest",
     at_most=3.5,
     margin=(
-        "the constant of the rate differs between draws; the threshold lies half way, on a logarithmic scale, "
-        "between the numbers and a kernel with half the weight of the correlation"
+        "the constant of the rate differs between draws; the threshold lies half way, on a logarithmic "
+        "scale, between the numbers and a kernel with half the weight of the correlation"
     ),
     source=OWN,
     assumptions=(

@@ -43,8 +43,10 @@ reach: .venv/.installed  ## the ladders of all theories on 5 seeds, in WORKERS p
 	@$(BIN)/transformer-theory reach --workers $(WORKERS) --out runs/reach
 	@$(BIN)/python docs/reach_pages.py docs runs/reach
 
-mutants: .venv/.installed  ## perturbations of the mathematics that the claims must detect; the score is docs/mutants.json
+mutants: .venv/.installed  ## errors in the mathematics that claims and tests must detect, by hand and at random; the scores are in docs/claims.md
 	@$(BIN)/python -m benchmarks.mutants --workers $(WORKERS)
+	@$(BIN)/python -m benchmarks.random_mutants --workers $(WORKERS)
+	@$(BIN)/python -m transformer_theory.report.ledger docs/claims.md
 
 docs: .venv/.docs  ## the documentation with the page of the demo, as docs/_build/html/index.html
 	@test -f runs/digits/report.html || $(MAKE) --no-print-directory demo

@@ -1,80 +1,224 @@
-"""Calibration: on noise nothing is found. Twenty data sets of random tokens and random labels are compared as
-real data are.
+"""Calibration and power of the tests on data: ``python -m benchmarks calibration``.
 
-A p-value of scope "these data" belongs to a null that permutes labels or next tokens, so on noise at most 5 %
-of them should be 5 % or less. P-values of one data set depend on each other, so the share is computed per
-data set, and its interval is over data sets.
+On four kinds of noise (:mod:`._planted`) every quantity on data with a null is ranked among its draws. Of
+these p-values at most 5 % should be 5 % or less. A headline on data with a planted effect of known size is
+judged as the page judges, in a family as large as that of the demo, whose other members come from noise.
+
+The run is one process and goes on where it was interrupted (``runs/calibration.jsonl``; delete it if the code
+has changed). It writes ``docs/calibration.json``, and ``docs/calibration.md`` from it alone
+(:mod:`._calibration_page`). ``python -m benchmarks.calibration`` writes the page anew from the
+stored numbers.
 """
 
+import json
 import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
 
-from transformer_theory import compare
-from transformer_theory.core import parallel
-from transformer_theory.core.statistics import LEVEL, student_interval
-from transformer_theory.core.table import Table
-from transformer_theory.data import TokenData, digits
-from transformer_theory.data.synthetic import noise_like
+from transformer_theory import __version__
+from transformer_theory.core.journal import Journal
+from transformer_theory.core.judgement import OTHER_SIDE
+from transformer_theory.core.measurement import Measurement
+from transformer_theory.core.statistics import DATA_DRAWS
+from transformer_theory.core.theory import Theory, Unsupported
+from transformer_theory.data import Graphs, TokenData
+from transformer_theory.theories import list_theories, theory
 
-SETS = 20
-NETWORKS = ("CRATE (released form)",)  # trained on the noise: with random labels
-SHARE_LIMIT = 0.10
+from ._planted import NOISE, PLANTED, SEQUENCES, Planted, noise, twins, words
+
+SETS, WORD_SETS, PLANTED_SETS = 16, 10, 12  # data sets of each kind of noise, and of each planted effect
+WITHOUT_NULL = ("in_context", "collapse")  # nothing to rank; measured on one set only, to say so
+ON_WORDS = ("scan_snap", "joma")  # theories that read words
+DOCS = Path(__file__).parents[1] / "docs"
+JOURNAL = Path("runs") / "calibration.jsonl"
+Counts = tuple[int, int, int]
+Record = dict[str, Any]
 
 
-def noise(seed: int) -> TokenData:
-    """Returns noise of the shape of the digits."""
-    return noise_like(digits(), torch.Generator().manual_seed(seed))
-
-
-def p_values(seed: int, *, networks: tuple[str, ...] | None, steps: int, seeds: int = 2) -> Table:
-    """Compares all theories on one data set of noise and returns the summary rows of scope "these data" that
-    have a p-value.
+def counts(row: Measurement) -> Counts | None:
+    """Returns how many draws of the null lie beyond the value on the predicted side, equal it, and lie on the
+    other side of it; None without a value or a null. If no side is predicted, larger is beyond.
     """
-    data = noise(1000 + seed)
-    result = compare(data, seeds=seeds, steps=steps, networks=networks, claim_seeds=0)
-    final = result.table.where(
-        lambda row: row.kind in ("on data", "in network", "network") and row.scope == "these data"
+    null, value, upwards = row.null, row.value, row.side or ">="
+    other = OTHER_SIDE[upwards]
+    if null is None or value is None or not null.draws or (upwards == "==" and row.predicted is None):
+        return None
+    value = value if null.value is None else null.value
+    total = len(null.draws)
+    at_least, at_most = (
+        round(null.p(value, side, predicted=row.predicted) * (1 + total)) - 1 for side in (upwards, other)
     )
-    last = {(row.model, row.seed): row.step or 0 for row in final.where(lambda row: row.step is not None)}
-    at_end = final.where(lambda row: row.step is None or row.step == max(last.values()))
-    return at_end.summary().where(lambda row: row.p is not None)
+    equal = at_least + at_most - total
+    return at_least - equal, equal, at_most - equal
 
 
-def shares(tables: list[Table]) -> list[float]:
-    """Returns the share of p-values of at most 5 % in each data set."""
-    return [float(np.mean([row.p <= LEVEL for row in table])) for table in tables if len(table)]
+def measured(one: Theory, data: TokenData | Graphs, seed: int, draws: int = DATA_DRAWS) -> list[Record]:
+    """Measures a theory on data and returns one record per quantity, with the counts of its null."""
+    assert one.on_data is not None
+    problem = one.on_data.read(data)
+    if isinstance(problem, Unsupported):
+        raise ValueError(f"{one.name}: {problem.reason}")
+    found = one.on_data.measure(problem, torch.Generator().manual_seed(seed), draws=draws)
+    return [
+        {
+            "theory": one.name,
+            "quantity": row.quantity,
+            "setting": row.setting if row.split == "" else ", ".join(filter(None, (row.setting, row.split))),
+            "scope": row.scope,
+            "headline": row.quantity == one.on_data.headline,
+            "side": row.side,
+            "null": "" if row.null is None else row.null.kind,
+            "draws": 0 if row.null is None else len(row.null.draws),
+            "counts": counts(row),
+        }
+        for row in found
+        if isinstance(row, Measurement) and row.kind == "on data"
+    ]
 
 
-def main(sets: int = SETS, networks: tuple[str, ...] | None = NETWORKS, steps: int = 100) -> None:
-    """Prints the share of p-values of at most 5 % over all data sets, its interval, and the shares by theory
-    and kind.
+def on_noise(kind: str, number: int, *, with_words: bool) -> list[Record]:
+    """Measures all theories that read this kind of data on one set of noise."""
+    data = (words if with_words else noise)(kind, 1000 * (1 + NOISE.index(kind)) + number)
+    return [
+        record
+        for one in list_theories()
+        if one.on_data is not None and one.on_data.reads is None and (one.name in ON_WORDS) == with_words
+        if number == 0 or one.name not in WITHOUT_NULL
+        for record in measured(one, data, number)
+    ]
+
+
+def on_graphs(number: int) -> list[Record]:
+    """Measures the theory of graphs on random graphs without copies."""
+    return measured(theory("graph_tokens"), twins(0.0, number), number)
+
+
+def on_planted(effect: Planted, size: float, number: int) -> list[Record]:
+    """Measures the quantity that should show a planted effect."""
+    one = theory(effect.theory)
+    assert one.on_data is not None
+    wanted = effect.quantity or one.on_data.headline
+    records = measured(one, effect.make(size, 50_000 + number), number)
+    return [record for record in records if record["quantity"] == wanted]
+
+
+def parts(sets: int, word_sets: int, planted_sets: int) -> Iterator[tuple[str, Callable[[], list[Record]]]]:
+    """Yields the parts of the run: a name, and the function that measures it."""
+    for number in range(sets):
+        for kind in NOISE:
+            yield f"noise/{kind}/{number}", lambda k=kind, i=number: on_noise(k, i, with_words=False)
+            if number < word_sets:
+                yield f"words/{kind}/{number}", lambda k=kind, i=number: on_noise(k, i, with_words=True)
+    for number in range(planted_sets):
+        yield f"noise/random graphs/{number}", lambda i=number: on_graphs(i)
+        for place, effect in enumerate(PLANTED):
+            for size in effect.sizes:
+                yield (
+                    f"planted/{place}/{size:g}/{number}",
+                    lambda e=effect, s=size, i=number: on_planted(e, s, i),
+                )
+
+
+def collected(lines: Mapping[str, list[Record]]) -> dict[str, Any]:
+    """Returns the contents of the JSON file from the records of all parts: noise by quantity and kind, and
+    planted effects by size.
     """
-    started = time.perf_counter()
-    with parallel.workers(2):
-        tables = list(
-            parallel.stream(
-                p_values, ({"seed": seed, "networks": networks, "steps": steps} for seed in range(sets))
-            )
+    rows: dict[tuple[str, str, str], Record] = {}
+    planted = [
+        {
+            "theory": effect.theory,
+            "effect": effect.effect,
+            "sizes": {f"{size:g}": [] for size in effect.sizes},
+        }
+        for effect in PLANTED
+    ]
+    for name, records in lines.items():
+        part, *place = name.split("/")
+        if part == "planted":
+            one, (record,) = planted[int(place[0])], records
+            one |= {name: record[name] for name in ("quantity", "scope", "headline", "draws", "null", "side")}
+            one["sizes"][place[1]].append(record["counts"])
+            continue
+        for record in records:
+            key = record["theory"], record["quantity"], record["setting"]
+            described = {name: value for name, value in record.items() if name != "counts"}
+            row = rows.setdefault(key, described | {"counts": {}})
+            row["draws"] = max(row["draws"], record["draws"])
+            row["null"], row["side"] = row["null"] or record["null"], row["side"] or record["side"]
+            row["counts"].setdefault(place[0], []).append(record["counts"])
+    order = [one.name for one in list_theories()]
+    return {
+        "noise": sorted(rows.values(), key=lambda row: (order.index(row["theory"]), not row["headline"])),
+        "planted": planted,
+    }
+
+
+def run(
+    journal: Path = JOURNAL,
+    *,
+    sets: int = SETS,
+    word_sets: int = WORD_SETS,
+    planted_sets: int = PLANTED_SETS,
+    say: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Measures all parts that the journal lacks and returns the contents of the JSON file."""
+    settings = {
+        "sets": sets,
+        "word_sets": word_sets,
+        "planted_sets": planted_sets,
+        "sequences": SEQUENCES,
+        "draws": DATA_DRAWS,
+        "version": __version__,
+    }
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    stored = Journal(journal, settings)
+    head, lines = stored.read()
+    if head != settings:
+        raise ValueError(f"{journal} belongs to other settings; delete it")
+    done = {line["part"]: line for line in lines}
+    for name, work in parts(sets, word_sets, planted_sets):
+        if name in done:
+            continue
+        started = time.process_time()
+        records = work()
+        done[name] = {"part": name, "seconds": time.process_time() - started, "records": records}
+        stored.append(done[name])
+        headlines = [r for r in records if r["headline"] and r["counts"] and r["scope"] == "these data"]
+        ranks = ", ".join(
+            f"{r['theory']} {(1 + r['counts'][0] + r['counts'][1]) / (1 + r['draws']):.3f}" for r in headlines
         )
-    by_set = shares(tables)
-    mean, interval = float(np.mean(by_set)), student_interval(by_set)
-    low, high = interval or (float("nan"), float("nan"))
-    count = sum(len(table) for table in tables)
-    print(f"  {sets} data sets of noise, {count} p-values of scope 'these data'")
-    print(f"  share of p <= .05: {mean:.3f}, 95 % interval over data sets {low:.3f} to {high:.3f}")
-    print(f"  limit {SHARE_LIMIT:.2f}: {'met' if mean <= SHARE_LIMIT else 'MISSED'}")
-    groups: dict[tuple[str, str, str], list[float]] = {}
-    for row in (row for table in tables for row in table):
-        groups.setdefault((row.theory, row.kind, row.quantity), []).append(row.p)
-    for (theory, kind, quantity), values in groups.items():
-        print(
-            f"  {theory:16s} {kind:11s} {quantity:60s} n = {len(values):4d}  p <= .05: "
-            f"{np.mean(np.array(values) <= LEVEL):.3f}"
-        )
-    print(f"  two processes, {time.perf_counter() - started:.0f} s")
+        say(f"  {name}: {ranks or 'no test'} ({done[name]['seconds']:.1f} s)")
+    found = collected({name: line["records"] for name, line in done.items()})
+    seconds = sum(line["seconds"] for line in done.values())
+    return {"settings": settings, "seconds": round(seconds), **found}
+
+
+def write(found: Mapping[str, Any], folder: Path = DOCS) -> None:
+    """Writes the numbers and the page."""
+    from ._calibration_page import page
+
+    (folder / "calibration.json").write_text(json.dumps(found, indent=None) + "\n", encoding="utf-8")
+    (folder / "calibration.md").write_text(page(found), encoding="utf-8")
+
+
+def main() -> None:
+    """Runs or goes on, writes the numbers and the page, and prints the page's tables."""
+    from .__main__ import processor
+
+    torch.set_num_threads(1)
+    found = run()
+    found["measured"] = {
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "hardware": f"one core of {processor()}",
+        "torch": torch.__version__,
+    }
+    write(found)
+    JOURNAL.unlink()
+    print((DOCS / "calibration.md").read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":
-    main()
+    write(json.loads((DOCS / "calibration.json").read_text(encoding="utf-8")))

@@ -122,7 +122,14 @@ def refuse(constant):
 
 def test_verify_as_json(monkeypatch, capsys):
     replace_theories(
-        monkeypatch, replace(THEORY, claims=(replace(THEORY.claims[0], corrects="a sign"), THEORY.claims[1]))
+        monkeypatch,
+        replace(
+            THEORY,
+            claims=(
+                replace(THEORY.claims[0], corrects="a sign", corrected=Source("tian2024joma")),
+                THEORY.claims[1],
+            ),
+        ),
     )
     assert main(["verify", "all", "--seeds", "2", "--json"]) == 1
     document = json.loads(capsys.readouterr().out, parse_constant=refuse)
@@ -136,6 +143,7 @@ def test_verify_as_json(monkeypatch, capsys):
         "source": {"key": "tian2023scan", "locator": "Sec. 2"},
         "assumptions": ["v is a number"],
         "corrects": "a sign",
+        "corrected": {"key": "tian2024joma"},
         "control_description": "v is replaced",
         "cost": "quick",
         "verdict": "consistent",

@@ -11,6 +11,7 @@ from tests.contract.instances import few_steps
 from transformer_theory.comparison import plan, small_networks
 from transformer_theory.core.statistics import (
     BAND_DRAWS,
+    DATA_DRAWS,
     EQUAL_SCALE,
     HEADLINE_DRAWS,
     PERMUTED_EQUAL_STEPS,
@@ -132,7 +133,7 @@ def test_all_seeds_share_the_split_and_the_permutations(digits, unchecked, few_u
     assert raw[0].null == raw[1].null
     assert raw[0].value == raw[1].value
     summary = raw.summary().one()
-    assert (summary.interval_kind, summary.p) == ("over samples", 1 / (1 + HEADLINE_DRAWS))
+    assert (summary.interval_kind, summary.p) == ("over samples", 1 / (1 + DATA_DRAWS))
     inside = result.select(kind="in network", model="ViT", step=None, at={"setting": ""})
     assert inside[0].value != inside[1].value
     first, second = ({null.kind: null for null in row.nulls} for row in inside)

@@ -10,6 +10,7 @@ import pytest
 from tests.stand_in import THEORY, install
 from transformer_theory.core.claims import Measured, but
 from transformer_theory.core.result import Result, provenance
+from transformer_theory.core.sources import Source
 from transformer_theory.report.ledger import document, ledger, main, updated
 from transformer_theory.theories import list_theories
 
@@ -50,6 +51,13 @@ def page() -> str:
             id="stand_in/good",
             change=replace(first.change, description="is $v$ replaced"),
             corrects=r"Printed $\|v\|_2 \le 2$.",
+            corrected=Source("tian2024joma", "Eq. (3)", "second-hand"),
+        ),
+        replace(
+            first,
+            id="stand_in/report",
+            corrects="Printed 3.",
+            corrected=Source("wong2023understanding", "Lemma 1", "confirmed"),
         ),
         replace(first, id="stand_in/violated", function=of_seeds(0.25, 3.0, 0.5)),
         replace(
@@ -83,12 +91,22 @@ def test_a_claim_on_the_page(page: str):
             "- **Source:** {cite:t}`tian2023scan`, Sec. 2 ([arXiv:2305.16380](https://arxiv.org/abs/2305.16380))",
             "- **Assumes:**",
             "  - v is a number",
-            r"- **Corrects:** Printed $\Vert v\Vert_2 \le 2$. See [corrections](errors_in_the_literature.md#stand_in).",  # noqa: E501
+            r"- **Corrects:** {cite:t}`tian2024joma`, Eq. (3) ([arXiv:2310.00535](https://arxiv.org/abs/2310.00535)), second-hand. Printed $\Vert v\Vert_2 \le 2$. See [corrections](errors_in_the_literature.md).",  # noqa: E501
             "- **Verdict:** consistent on 3 of 3 seeds, 95 % interval [0.292, 1].",
             "- **Measured:** v: 0.750 on the worst seed, 0.500 in the median; threshold: ≤\N{NO-BREAK SPACE}1.",  # noqa: E501
             "- **Control, which must fail:** Is $v$ replaced. It fails on every seed (nearest to the threshold: 2).",  # noqa: E501
         ]
     )
+
+
+def test_a_text_that_was_not_published_is_named_and_not_counted(page: str):
+    assert (
+        "- **Differs from an unpublished text:** {cite:t}`wong2023understanding`, Lemma 1, confirmed. "
+        "Printed 3. See [corrections](errors_in_the_literature.md).\n"
+    ) in section(page, "stand_in/report")
+    table = section(page, "A stand-in")
+    assert re.search(r"\[good\].*\| yes \|$", table, re.MULTILINE)
+    assert re.search(r"\[report\].*\|  \|$", table, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -137,14 +155,14 @@ def test_the_overview_counts(page: str):
         "controls fail",
         "corrected",
     ]
-    assert lines[2] == ["[A stand-in](#a-stand-in)", "6", "2", "1", "7", "3", "1"]
-    assert lines[3] == ["all", "6", "2", "1", "7", "3", "1"]
+    assert lines[2] == ["[A stand-in](#a-stand-in)", "7", "3", "1", "7", "4", "1"]
+    assert lines[3] == ["all", "7", "3", "1", "7", "4", "1"]
     table = section(page, "A stand-in")
     assert (
-        "| [violated](#stand_inviolated) | violated\N{NO-BREAK SPACE}2/3 | 3 | ≤\N{NO-BREAK SPACE}1 | 2 |  |"
-        in table
+        "| [violated](#stand_inviolated) | violated\N{NO-BREAK SPACE}2/3 | 3 | ≤\N{NO-BREAK SPACE}1 | 2 |"
+        "  |  |" in table
     )
-    assert "- 5 claims by `transformer-theory verify`" in page
+    assert "- 6 claims by `transformer-theory verify`" in page
     assert "2 processes" in page
 
 
@@ -198,9 +216,47 @@ def test_sources_and_mutants_are_counted():
     assert "| all | 3 | 1 | 1 | 0 | 1 | 50\N{NO-BREAK SPACE}% |" in score
     assert "- stand_in, half of $v$: undetected\n- stand_in, minus: equivalent: even" in score
     assert "today · here; seeds 0, 1" in score
-    assert "number not found" in section(page, "stand_in/b")
-    assert "the statement is this library's own" in section(page, "stand_in/d")
+    place = "{cite:t}`tian2023scan`, Sec. 2 ([arXiv:2305.16380](https://arxiv.org/abs/2305.16380))"
+    for name, line in {
+        "a": f"- **Stated in:** {place}; read in the full text",
+        "b": f"- **Attributed to:** {place}; no full text could be read, so number and wording are unknown",
+        "d": f"- **This library's own statement**, in the setting of {place}",
+    }.items():
+        assert section(page, f"stand_in/{name}").splitlines()[2] == line
+    rows = [line.split(" | ")[5:] for line in section(page, "A stand-in").splitlines()[4:8]]
+    assert [row[0] for row in rows] == ["confirmed", "not found", "not found", "own"]
     assert "### Mutants" not in ledger([], (THEORY,))
+
+
+def test_random_mutants_are_counted_and_shown_with_their_place():
+    mutant = {
+        "theory": THEORY.name,
+        "file": "transformer_theory/theories/stand_in/maths.py",
+        "line": 7,
+        "text": "return a *  b[0]",
+        "old": "0",
+        "new": "1",
+        "outcome": "claims",
+        "by": "stand_in/a",
+        "left": 0,
+    }
+    mutants = [
+        mutant,
+        {**mutant, "outcome": "tests", "by": "tests/test_a.py::test_b"},
+        {**mutant, "outcome": "undetected", "by": "nothing executes it"},
+        {**mutant, "outcome": "undetected", "by": "", "old": ", dim=0", "new": "", "left": 3},
+        {**mutant, "outcome": "equivalent", "by": "a is 0"},
+    ]
+    record = {"made": ["today", "here"], "seed": 47, "seeds": [0, 1], "mutants": mutants}
+    page = ledger([], (THEORY,), random=record)
+    score = section(page, "Random mutants")
+    assert "| all | 5 | 1 | 1 | 1 | 0 | 2 | 50\N{NO-BREAK SPACE}% |" in score
+    place = "stand_in/maths.py, line 7: `0` becomes `1`, in `return a * b[0]`"
+    assert f"- {place}: nothing executes it\n" in score
+    assert "line 7: `, dim=0` left out, in `return a * b[0]`; 3 slower tests did not run\n" in score
+    assert score.rstrip().endswith(f"Equivalent:\n\n- {place}: a is 0")
+    assert "(seed 47)" in score
+    assert "### Random mutants" not in ledger([], (THEORY,))
 
 
 @pytest.mark.parametrize(
@@ -221,6 +277,7 @@ def test_the_page_in_docs_is_made_from_its_numbers_and_holds_every_claim():
         "a claim was never verified, or is no more: run `make ledger`"
     )
     texts = ("statement", "measures", "control_description", "corrects")
+    cited = {id: claim.corrected and claim.corrected.to_json() for id, claim in claims.items()}
     changed = [
         f"{id}: {name}"
         for id, claim in claims.items()
@@ -240,8 +297,15 @@ def test_the_page_in_docs_is_made_from_its_numbers_and_holds_every_claim():
         if verifications[id]["source"] != claim.source.to_json()
     ]
     assert changed == [], "a source was changed: run `make ledger`"
-    mutants = json.loads(PAGE.with_name("mutants.json").read_text(encoding="utf-8"))
-    assert PAGE.read_text(encoding="utf-8") == ledger(documents, list_theories(), mutants=mutants)
+    changed += [id for id, one in verifications.items() if one.get("corrected") != cited[id]]
+    assert changed == [], "a corrected text was changed: run `make ledger`"
+    mutants, random = (
+        json.loads(PAGE.with_name(name).read_text(encoding="utf-8"))
+        for name in ("mutants.json", "random_mutants.json")
+    )
+    assert PAGE.read_text(encoding="utf-8") == ledger(
+        documents, list_theories(), mutants=mutants, random=random
+    )
     least = {"quick": 100, "training": 5}
     assert [id for id, one in verifications.items() if len(one["seeds"]) < least[claims[id].cost]] == []
 

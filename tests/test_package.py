@@ -190,7 +190,9 @@ def test_cite_takes_theories_claims_and_keys():
         text = tt.cite(record.name)
         assert all(entries()[source.key] in text for source in record.sources)
         for one in record.claims:
-            assert tt.cite(one.id) == f"{entries()[one.source.key]}\n\n{software()}"
+            cited = dict.fromkeys(source.key for source in (one.source, one.corrected) if source)
+            assert tt.cite(one.id) == "\n\n".join([*(entries()[key] for key in cited), software()])
+            assert all(entries()[key] in text for key in cited)
     for key, entry in entries().items():
         assert tt.cite(key) == f"{entry}\n\n{software()}"
     assert tt.cite("software") == software()

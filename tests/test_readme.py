@@ -214,7 +214,7 @@ def counts() -> str:
     undecided = sum(len(claim.seeds) - claim.decided for claim in claims)
     fail, corrected = (
         sum(claim.control == "fails" for claim in claims),
-        sum(bool(claim.corrects) for claim in claims),
+        sum(claim.corrects_published for claim in claims),
     )
     status = Counter(claim.source.status for claim in claims)
     outcome = (
@@ -227,7 +227,7 @@ def counts() -> str:
     )
     span = f"{seeds[0]} to {seeds[-1]}" if seeds[1:] else str(seeds[0])
     return (
-        f"{len(claims)} claims: {outcome}, {corrected} lead to corrections of published results. "
+        f"{len(claims)} claims: {outcome}, {corrected} correct a published text. "
         f"Cited statements: {searched}; {status['own']} are this library's own statements | {span} seeds each"
     )
 
@@ -240,6 +240,17 @@ def test_the_counts_of_the_readme_are_those_of_the_ledger():
         len(re.findall(r"\d+ claims|\d+ consistent|\d+ (?:lead to )?corrections?\b|\d+ correct\b", readme))
         == 3
     )
+
+
+def test_the_second_paragraph_says_what_papers_state_and_what_the_library_adds():
+    status = Counter(claim.source.status for theory in tt.list_theories() for claim in theory.claims)
+    paragraph = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split("\n\n")[2].split())
+    assert (
+        f"Of the {status.total()} statements that it checks, {status.total() - status['own']} are cited from "
+        f"papers: {status['confirmed']} were read in the full text, {status['second-hand']} in a text that "
+        f"cites them, and for {status['not found']} no text could be read. The other {status['own']} are "
+        "this library's own"
+    ) in paragraph
 
 
 def test_a_package_index_shows_the_description():

@@ -249,11 +249,29 @@ def test_no_seed_is_refused():
         ({"id": "/name"}, "'/name'"),
         ({"measures": ""}, "measures"),
         ({"threshold": NAN}, "finite, got nan"),
+        ({"corrects": "a sign"}, "both corrects and corrected"),
+        ({"corrected": SOURCE}, "both corrects and corrected"),
     ],
 )
 def test_a_claim_names_its_theory_and_its_number(changes, word):
     with pytest.raises(ValueError, match=word):
         replace(claim(GOOD), **changes)
+
+
+@pytest.mark.parametrize(("key", "published"), [("tian2024joma", True), ("wong2023understanding", False)])
+def test_a_correction_names_its_text_and_counts_only_if_that_was_published(key: str, published: bool):
+    text = Source(key, "Eq. (3)", "second-hand")
+    corrected = replace(claim(GOOD), corrects="a sign", corrected=text)
+    verification = corrected.verify(range(2))
+    stored = verification.to_json()
+    assert stored["corrected"] == {"key": key, "locator": "Eq. (3)", "status": "second-hand"}
+    for one in (corrected, verification, Verification.from_json(stored)):
+        assert one.corrects_published == published
+        assert one.sources == (SOURCE, text)
+    plain = claim(GOOD).verify(range(2))
+    assert "corrected" not in plain.to_json()
+    assert not plain.corrects_published
+    assert Verification.from_json(plain.to_json()).sources == (SOURCE,)
 
 
 def described(**options):

@@ -15,6 +15,7 @@ from transformer_theory.core.judgement import HEADLINES, ONE_NETWORK, OUTCOMES, 
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import (
+    DATA_DRAWS,
     EQUAL_NORM,
     EQUAL_SCALE,
     EQUAL_SPECTRUM,
@@ -89,11 +90,53 @@ def test_a_statement_about_any_data_is_in_no_family():
 def test_the_false_discovery_rate_counts_the_family():
     edge = rows(0.985, 0.985)  # 3 draws are larger: p = 4 / 200
     assert judged(edge)[0].outcome == "as predicted"
-    alone, *others = judged(edge, *[rows(0.5, 0.5)] * 4)
+    alone, *others = judged(edge, *[rows(0.5, 0.5)] * 4)  # 5 / 200 <= 0.05: the draws suffice
     assert alone.q == pytest.approx(5 * 4 / 200)
     assert (alone.outcome, {one.outcome for one in others}) == ("not significant", {"not significant"})
     assert alone.remark.startswith("p is at most 0.05")
     assert not others[0].remark
+
+
+def test_too_few_draws_for_the_family_leave_a_test_undecided():
+    """One value beyond all of 199 draws is a finding among 10 tests, since 10 / 200 = .05, and is undecided
+    among 11; 1,199 draws suffice for 60 tests.
+    """
+    chance = rows(0.5, 0.5)
+
+    def lone(value: float, tests: int, **columns) -> Judged:
+        alone, *others = judged(rows(value, value, **columns), *[chance] * (tests - 1))
+        assert {one.outcome for one in others} <= {"not significant"}  # within the null with any draws
+        return alone
+
+    assert lone(1.5, 10).outcome == "as predicted"
+    few = lone(1.5, 11)
+    assert (few.outcome, few.side, few.q) == ("too few draws", None, pytest.approx(11 / 200))
+    assert few.reason == (
+        "no decision: p = .005, but one finding among 11 tests needs 219 draws of the null, and there are 199"
+    )
+    assert lone(-0.5, 11).outcome == "too few draws"  # on the other side too
+    # 3 draws are larger: 3 of 199 have the exact interval [.0031, .0434], and .0031 < .05 / 11 = .0045
+    assert lone(0.985, 11).outcome == "too few draws"
+    # 4 of 199, p = .025: [.0055, .0507], so that more draws would not help
+    assert lone(0.98, 11).outcome == "not significant"
+    assert lone(0.98, 11).remark.startswith("p is at most 0.05")
+    many = (tuple(np.linspace(0.0, 1.0, DATA_DRAWS)),)
+    assert lone(1.5, 60, nulls=many).outcome == "as predicted"
+    assert lone(1.5, 61, nulls=many).outcome == "too few draws"
+    # effects that are found together need fewer draws: 4 of 20 tests, q = 20 / 4 / 200
+    several = judged(*[rows(1.5, 1.5)] * 4, *[chance] * 16)
+    assert [one.outcome for one in several] == ["as predicted"] * 4 + ["not significant"] * 16
+
+
+def test_too_few_networks_for_the_family_leave_a_test_undecided():
+    """The rank-sum test of two networks against 19 reaches 1 / 210, enough for 10 tests and not for 11."""
+    columns = {"kind": "in network", "nulls": (Null(UNTRAINED, RANGE),)}
+    tested = [replace(row, **columns) for row in rows(1.5, 1.6)]
+    chance = [replace(row, **columns) for row in rows(0.5, 0.6)]
+    assert judged(tested, *[chance] * 9)[0].outcome == "as predicted"
+    few = judged(tested, *[chance] * 10)[0]
+    assert (few.outcome, few.q) == ("too few draws", pytest.approx(11 / 210))
+    assert few.reason.endswith("one finding among 11 tests needs more seeds or untrained networks")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The cost of a measurement, the memory that is counted and that is free, and the plan that fits a budget."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 
 from transformer_theory.core.metric import Metric
 from transformer_theory.core.statistics import EQUAL_NORM, EQUAL_SPECTRUM, HELD_INPUTS, UNTRAINED
+from transformer_theory.core.threads import _limited as limited
 from transformer_theory.metrics.networks import AttentionStatistics, Geometry
 from transformer_theory.probes import cost as costs
 from transformer_theory.probes import memory
@@ -183,16 +185,16 @@ def test_memory_of_the_parts_of_a_measurement():
     assert cost.kept.each == pytest.approx(2 * MIB, abs=small)
     assert cost.update.bytes.fixed == pytest.approx(1 * MIB, abs=small)
     assert cost.update.bytes.each == pytest.approx(5 * MIB, abs=small)
-    # with draws 4 MiB more for each of the three sequences, of which half counts for the pass
-    assert cost.update_drawn.bytes.each == pytest.approx(7 * MIB, abs=small)
-    assert cost.update_drawn.bytes.fixed == pytest.approx(5 * MIB, abs=small)
+    # with draws 4 MiB more for each of the two sequences, of which three quarters count for the pass
+    assert cost.update_drawn.bytes.each == pytest.approx(6 * MIB, abs=small)
+    assert cost.update_drawn.bytes.fixed == pytest.approx(7 * MIB, abs=small)
     assert cost.compute.bytes.fixed == pytest.approx(17 * MIB, abs=small)
     assert cost.compute.bytes.each == pytest.approx(2 * MIB, abs=small)
     assert cost.forward.bytes.of(1) < small
     assert cost.weights == 4 * (4 * 8 * 8 + 4 * 8)
     # four sequences in two passes: 1 + 2 * 2 kept, then a pass of two; the rows need 17 + 2 * 4
     assert cost.bytes(4, 2) == pytest.approx(1.5 * 25 * MIB, abs=0.1 * MIB)
-    assert cost.bytes(4, 4, drawn=True) == pytest.approx(1.5 * 33 * MIB, abs=0.1 * MIB)
+    assert cost.bytes(4, 4, drawn=True) == pytest.approx(1.5 * 31 * MIB, abs=0.1 * MIB)
 
 
 def clock_of(monkeypatch) -> SimpleNamespace:
@@ -254,17 +256,17 @@ def test_seconds_of_the_parts_of_a_measurement_without_the_first_call(monkeypatc
     )
     assert cost.update.seconds == Part(2.0, 3.0)
     assert cost.compute.seconds == Part(4.0, 1.0)
-    # draws of four sequences: 20 s more for the pass and 8 s for the rows, half of which do not grow
-    assert cost.update_drawn.seconds == Part(12.0, 5.5)
-    assert cost.compute_drawn.seconds == Part(8.0, 2.0)
+    # draws of two sequences: 10 s more for the pass and 6 s for the rows, a quarter of which grows
+    assert cost.update_drawn.seconds == Part(9.5, 4.25)
+    assert cost.compute_drawn.seconds == Part(8.5, 1.75)
     assert cost.forward.seconds == Part(0.0, 0.0)
     assert cost.tested == (0.5, 0.5)
     assert cost.copy == 0.25
-    assert [(n, draws) for n, draws, _ in passes] == [(1, 0), (1, 0), (4, 0), (4, 7), (4, 0)]
-    assert passes[2][2].tolist() == [1, 0, 1, 0]  # two classes
+    assert [(n, draws) for n, draws, _ in passes] == [(1, 0), (1, 0), (2, 0), (2, 7), (2, 0)]
+    assert passes[2][2].tolist() == [1, 0]  # two classes
     # 5 sequences in passes of two: three passes, and the rows
     assert cost.seconds(5, 2) == 3 * 2 + 5 * 3 + 4 + 5
-    assert cost.seconds(5, 2, drawn=True) == 3 * 12 + 5 * 5.5 + 8 + 10
+    assert cost.seconds(5, 2, drawn=True) == 3 * 9.5 + 5 * 4.25 + 8.5 + 5 * 1.75
     assert cost.seconds_tested(5, 2) == (3 * 2 + 5 * 3 + 4 + 5) / 2
 
 
@@ -283,10 +285,10 @@ def test_the_longest_sequence_and_one_of_another_class_are_measured():
     mask = (torch.arange(5) < torch.tensor([[2], [5], [5], [3], [4]])).long()
     inputs = {"tokens": torch.randn(5, 5, 8), "attention_mask": mask}
     chosen = costs._longest(inputs, torch.tensor([0, 1, 1, 0, 1]))
-    assert chosen.tolist() == [1, 3, 2, 4]
-    assert costs._longest(inputs, None).tolist() == [1, 4, 2, 3]
+    assert chosen.tolist() == [1, 3]
+    assert costs._longest(inputs, None).tolist() == [1, 4]
     assert costs._longest(torch.randn(1, 4, 8), None).tolist() == [0]
-    assert costs._longest(torch.randn(6, 4, 8), None).tolist() == [0, 1, 2, 3]
+    assert costs._longest(torch.randn(6, 4, 8), None).tolist() == [0, 1]
 
 
 def test_fewer_sequences_are_measured_than_fit_the_memory(monkeypatch):
@@ -299,7 +301,7 @@ def test_fewer_sequences_are_measured_than_fit_the_memory(monkeypatch):
             super().update(activations)
 
     # one sequence needs 6 MiB in its pass and 19 for its rows
-    for limit, last in ((4 * 29 * MIB, 4), (3 * 29 * MIB, 2), (29 * MIB, 1)):
+    for limit, last in ((2 * 29 * MIB, 2), (29 * MIB, 1)):
         kept.clear()
         estimate(Network(), torch.randn(6, 4, 8), lambda: [Large()], draws=0, memory=limit)
         assert kept[-1] == last
@@ -514,3 +516,51 @@ def test_plans_stay_within_the_budget():
         assert chosen.copies == 0 or chosen.copies >= 19
         assert bool(chosen.reason) == (chosen.copies == 0)
         assert chosen == plan(cost, sequences=n, **budget)
+
+
+# --- several processes
+
+
+def test_copies_are_measured_in_as_many_processes_as_fit_the_memory():
+    slow = made_up(update=1.0, weights=GIB)
+    # copies on half of 8 sequences, one a pass: 1 GiB of weights and 1.5 a process, 1 GiB of weights here
+    chosen = [plan(slow, sequences=8, memory=size * GIB, minutes=60, processes=4) for size in (3, 6, 12)]
+    assert [each.processes for each in chosen[:1]] == [1]
+    for each, size in zip(chosen, (3, 6, 12)):
+        batch = min(each.batch, each.tested)
+        used = each.processes * (GIB + slow.overhead * batch * GIB) + GIB * (each.processes > 1)
+        assert used <= size * GIB
+        assert each.bytes >= used or each.processes == 1
+    assert chosen[-1].processes > 1
+    assert f"in {chosen[-1].processes} processes" in str(chosen[-1])
+
+
+def test_a_process_has_one_thread_and_copies_take_as_long_as_that_says():
+    cost = replace(made_up(update=1.0), alone=1.5)
+    one, two = (plan(cost, sequences=8, memory=40 * GIB, minutes=600, processes=p) for p in (1, 2))
+    assert (one.processes, two.processes) == (1, 2)
+    copies = sum((99, *one.other_copies.values()))
+    assert one.tested == two.tested == 4
+    # four seconds a copy: six on one thread, two of which run at once
+    assert one.seconds - two.seconds == pytest.approx(copies * (4.0 - 1.5 * 4.0 / 2) + 9 * (0.4 - 0.3))
+
+
+def test_fast_copies_stay_in_this_process():
+    assert plan(made_up(update=0.01, drawn=0.02), sequences=8, memory=40 * GIB, processes=8).processes == 1
+
+
+def test_the_first_pass_runs_on_one_thread_and_says_how_much_slower_that_is(monkeypatch):
+    clock, threads = clock_of(monkeypatch), []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+
+    class Threaded(Slow):
+        def update(self, activations) -> None:
+            threads.append(limited.get())
+            clock.now += 3.0 if limited.get() else 1.0
+
+        def compute(self, *, draws=0, generator=None):
+            return ()
+
+    cost = estimate(Network(), torch.randn(3, 4, 8), lambda: [Threaded(clock, [])], draws=0)
+    assert threads == [True, False, False]
+    assert cost.alone == 3.0

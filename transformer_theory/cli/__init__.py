@@ -52,6 +52,9 @@ def _run(argv: list[str]) -> int:
     flags: Mapping[str, str] = {}
     try:
         with _interruptible():
+            # read when torch is imported: its threads wait asleep, else they are up to ten times slower
+            # beside another program
+            os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
             from .parsers import parse
 
             options = parse(argv)

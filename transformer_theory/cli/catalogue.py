@@ -88,8 +88,9 @@ def describe(record: Theory | Claim | type[Experiment]) -> Group:
         parts += [_wrapped(f"{record.measures}; threshold: {limit}")]
         parts += [Text("assumptions", style="dim"), *(_wrapped(f"- {text}") for text in record.assumptions)]
         parts += [Text("control, which must fail", style="dim"), _wrapped(record.control_description)]
-        if record.corrects:
-            parts += [Text("corrects", style="dim"), _wrapped(record.corrects)]
+        if record.corrected:
+            kind = "corrects" if record.corrects_published else "differs from an unpublished text"
+            parts += [Text(f"{kind}: {record.corrected.label}", style="dim"), _wrapped(record.corrects)]
         sources = (record.source,)
     else:
         parts, sources = [_item(record.name, summary(record))], record.sources

@@ -7,10 +7,10 @@ EXIT_CODES = (
 
 VERIFY_JSON = (
     "The JSON document has the keys format (2), claims and provenance. Each entry of claims has id, "
-    "statement (LaTeX), measures, source {key, locator, status}, assumptions, corrects, "
-    "control_description, verdict, outcome, consistent, decided, share, interval (95 %), worst, threshold, "
-    "op, median, control {verdict, value} and seeds, a list of the evidence from the check and the "
-    "control. Numbers that are not finite are null."
+    "statement (LaTeX), measures, source {key, locator, status}, assumptions, corrects, corrected (like "
+    "source; absent if nothing is corrected), control_description, verdict, outcome, consistent, decided, "
+    "share, interval (95 %), worst, threshold, op, median, control {verdict, value} and seeds, a list of the "
+    "evidence from the check and the control. Numbers that are not finite are null."
 )
 
 REPORT_MORE = (

@@ -7,7 +7,7 @@ import torch
 
 from ..core import listeners
 from ..core.measurement import Measurement
-from ..core.statistics import HEADLINE_DRAWS
+from ..core.statistics import DATA_DRAWS
 from ..core.table import Arrays
 from ..core.theory import Theory, Unsupported
 from ..data import Graphs, TokenData
@@ -42,7 +42,7 @@ def on_view(
         noise: whether to repeat the measurements on noise of the same shape, for the column ``on_noise``.
     """
     theories = [theory for theory in theories if reads(theory, data)]
-    rows: View = [*_on_data(theories, data, model, seed, draws=HEADLINE_DRAWS)]
+    rows: View = [*_on_data(theories, data, model, seed, draws=DATA_DRAWS)]
     if not arrays:
         rows = [item for item in rows if isinstance(item, Measurement)]
     if not noise:

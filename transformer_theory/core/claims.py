@@ -1,4 +1,5 @@
-"""Claims: a statement from the literature, a check that could refute it, and a control that must be refuted.
+"""Claims: a statement of a paper or of this library, a check that could refute it, and a control that must
+be refuted.
 
 A claim is one function, decorated with :func:`claim`. Its docstring is the statement, its body the check, and
 its control is the same function with one argument changed (:func:`but`).
@@ -169,16 +170,18 @@ class Claim:
         function: function of a generator that draws an instance satisfying the assumptions and measures it.
         change: the control: the change that removes one assumption or replaces the target; it must violate
             the claim.
-        corrects: error in the literature that must be corrected for the claim to hold: the printed statement,
-            figure or released number, and the correct one. Markdown with LaTeX between dollars; empty if
-            there is no error.
+        corrects: error that must be corrected for the claim to hold: the statement, figure or number as it
+            stands in ``corrected``, and the correct one. Markdown with LaTeX between dollars; empty if there
+            is no error.
+        corrected: the text with the error, its place there and whether we read it there; None if there is
+            no error. Only a published text counts as corrected (:attr:`corrects_published`).
         cost: "quick" (about a second per seed) or "training" (trains a network).
         margin: reason why the threshold lies within a factor of :data:`MARGIN` of measured numbers, see
             :attr:`Verification.margins`; empty if it does not.
 
     Raises:
-        ValueError: the id is not of the form ``"theory/name"``, ``measures`` is empty, or the threshold is
-            not finite.
+        ValueError: the id is not of the form ``"theory/name"``, ``measures`` is empty, the threshold is not
+            finite, or a correction does not name its text.
     """
 
     id: str
@@ -191,6 +194,7 @@ class Claim:
     function: Check
     change: Control
     corrects: str = ""
+    corrected: Source | None = None
     cost: Cost = "quick"
     margin: str = ""
 
@@ -204,6 +208,11 @@ class Claim:
             )
         if not math.isfinite(self.threshold):
             raise ValueError(f"the threshold of the claim {self.id} must be finite, got {self.threshold}")
+        if bool(self.corrects) != (self.corrected is not None):
+            raise ValueError(
+                f"the claim {self.id} must have both corrects and corrected, the text that it corrects, or "
+                "neither"
+            )
 
     def __repr__(self) -> str:
         limit = f"{format.sign(self.op)} {format.number(self.threshold)}"
@@ -227,6 +236,16 @@ class Claim:
     def theory(self) -> str:
         """Name of the theory."""
         return self.id.partition("/")[0]
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The source of the statement, and the text that the claim corrects."""
+        return (self.source,) if self.corrected is None else (self.source, self.corrected)
+
+    @property
+    def corrects_published(self) -> bool:
+        """Whether the claim corrects a published text."""
+        return self.corrected is not None and self.corrected.published
 
     @property
     def control_description(self) -> str:
@@ -286,6 +305,11 @@ class Claim:
             return self.evidence(Measured(math.nan, converged=False, note=note))
 
 
+def sources_of(claims: "Iterable[Claim | Verification]") -> list[Source]:
+    """Returns the sources of claims, and the texts that they correct."""
+    return [source for one in claims for source in one.sources]
+
+
 def _imported(module: str, name: str) -> Claim:
     """Returns the claim with this name in a module."""
     return getattr(import_module(module), name)
@@ -301,6 +325,7 @@ def claim(
     assumptions: tuple[str, ...],
     control: Control,
     corrects: str = "",
+    corrected: Source | None = None,
     cost: Cost = "quick",
     margin: str = "",
 ) -> Callable[[Check], Claim]:
@@ -327,7 +352,7 @@ def claim(
     'consistent'
 
     Args:
-        id, measures, source, assumptions, corrects, cost, margin: as in :class:`Claim`.
+        id, measures, source, assumptions, corrects, corrected, cost, margin: as in :class:`Claim`.
         at_most: threshold of a number that the statement bounds from above.
         at_least: threshold of a number that the statement bounds from below; one of the two is needed.
         control: the change that must violate the claim, see :func:`but`.
@@ -355,6 +380,7 @@ def claim(
             function=function,
             change=control,
             corrects=corrects,
+            corrected=corrected,
             cost=cost,
             margin=margin,
         )
@@ -372,7 +398,7 @@ class Verification:
     """The outcome of a claim on its seeds. ``verdict`` is never "proved".
 
     Attributes:
-        id, statement, measures, source, assumptions, control_description, corrects, cost: as in
+        id, statement, measures, source, assumptions, control_description, corrects, corrected, cost: as in
             :class:`Claim`.
         seeds: random seeds of the instances.
         evidence: evidence of the check, one entry per seed.
@@ -386,6 +412,7 @@ class Verification:
     assumptions: tuple[str, ...]
     control_description: str
     corrects: str
+    corrected: Source | None
     cost: Cost
     seeds: tuple[int, ...]
     evidence: tuple[Evidence, ...]
@@ -397,13 +424,23 @@ class Verification:
         ``seeds``.
         """
         evidence, controls = zip(*outcomes)
-        fields = {name: getattr(claim, name) for name in _CLAIM_FIELDS}
+        fields = {name: getattr(claim, name) for name in (*_CLAIM_FIELDS, "corrected")}
         return cls(**fields, seeds=tuple(seeds), evidence=evidence, controls=controls)
 
     @property
     def theory(self) -> str:
         """Name of the theory."""
         return self.id.partition("/")[0]
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The source of the statement, and the text that the claim corrects."""
+        return (self.source,) if self.corrected is None else (self.source, self.corrected)
+
+    @property
+    def corrects_published(self) -> bool:
+        """Whether the claim corrects a published text."""
+        return self.corrected is not None and self.corrected.published
 
     @property
     def verdict(self) -> VerdictName:
@@ -530,6 +567,8 @@ class Verification:
         """
         stored = {name: getattr(self, name) for name in _CLAIM_FIELDS}
         stored |= {"source": self.source.to_json(), "assumptions": list(self.assumptions)}
+        if self.corrected is not None:
+            stored["corrected"] = self.corrected.to_json()
         worst, control = self.worst, self.worst_control
         derived = {
             "verdict": self.verdict,
@@ -562,6 +601,7 @@ class Verification:
             fields |= {
                 "source": Source.from_json(stored["source"]),
                 "assumptions": tuple(stored["assumptions"]),
+                "corrected": Source.from_json(stored["corrected"]) if stored.get("corrected") else None,
             }
             return cls(
                 **fields,

@@ -73,7 +73,6 @@ def forked(work: Callable[[T], R], processes: int) -> Iterator[Callable[[T], Cal
 def _prepare(work: Callable[[Any], Any], parent: int) -> None:
     """Prepares a forked process."""
     _work.append(work)
-    one_thread().__enter__()
     for number in (signal.SIGINT, signal.SIGTERM):  # the handlers of the parent are not those of a worker
         signal.signal(number, signal.SIG_DFL)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
@@ -87,4 +86,5 @@ def _end_with(parent: int) -> None:
 
 
 def _call(argument: Any) -> Any:
-    return _work[-1](argument)
+    with one_thread():  # the threads of the parent do not exist here
+        return _work[-1](argument)

@@ -3,13 +3,16 @@
 A measurement is summarised over its seeds (:func:`~.statistics.over_seeds`). The first null decides. Tests
 against copies of equal scale share their draws: they are adjusted by the studentised maximum over the family,
 on both sides at once (:func:`against_copies`). Other p-values are adjusted for the false discovery rate
-(Benjamini and Hochberg), once for the predicted side of the null and once for the opposite side. Further
+(Benjamini and Hochberg), once for the predicted side of the null and once for the opposite side. With B draws
+a single finding among m tests is possible only if 1 / (1 + B) <= LEVEL / m. If it is not, and more draws may
+give one, the outcome is "too few draws", never "not significant". Further
 nulls may match the value or contradict its side; untrained networks are only shown, and networks trained on
 permuted labels answer a question of their own (:attr:`Judged.task`).
 Every report prints the same words, :data:`OUTCOMES`. The scope of a row ("any data", "training") says what
 its number is evidence of and is no outcome: it stands beside it.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as with_columns
@@ -17,6 +20,7 @@ from typing import Literal
 
 import numpy as np
 
+from .format import counted, p_value
 from .measurement import Measurement, Null, Scope, Side, extremeness
 from .statistics import (
     COPIES,
@@ -29,10 +33,12 @@ from .statistics import (
     SHOWN,
     UNTRAINED,
     agreement,
+    clopper_pearson,
     equals_its_draws,
     false_discoveries,
     over_seeds,
     reason_without_p,
+    smallest_p,
     student_interval,
     studentised,
     studentised_maximum,
@@ -55,7 +61,8 @@ OUTCOMES: dict[Outcome, str] = {
     "opposite": "beyond the nulls on the other side, with the same error",
     "not significant": "not distinguishable from the null, for want of an effect or of power, or because "
     "seeds lie on both sides of it",
-    "too few draws": "a null has too few draws or networks for a test",
+    "too few draws": "a null has too few draws or networks for a test, or for a single finding among as many "
+    "tests as the family has",
     "matched by a second null": "beyond the null, but a second null of the same quantity gives as much",
     "nulls conflict": "beyond the null on one side, and beyond a second null on the other side",
     "not tested": "a statement about any data, or a quantity without a null or without a predicted side",
@@ -280,13 +287,16 @@ def judge(
     other_p = iter(others)
 
     def tests() -> Iterable[_Test | None]:
-        for test, copies in zip(tested, shared):
+        for (row, rows), test, copies in zip(members, tested, shared):
             if copies is not None:
                 p, distance = copies
                 yield _Test((0 if p > LEVEL else 1 if distance > 0 else -1), p, p, None)
             elif test:
                 one, other = next(q), next(other_q)
-                yield _Test(1 if one <= LEVEL else -1 if other <= LEVEL else 0, one, other, next(other_p))
+                side = 1 if one <= LEVEL else -1 if other <= LEVEL else 0
+                other_one = next(other_p)
+                undecided = "" if side else _undecided(row, rows, other_one, sum(tested))
+                yield _Test(side, one, other, other_one, undecided)
             else:
                 yield None
 
@@ -411,14 +421,36 @@ def side_of_null(row: Measurement, null: Null | None = None, draws: int = RANGE_
 
 @dataclass(frozen=True)
 class _Test:
-    """The side on which a row leaves its first null, both adjusted p-values, and the p-value on the other
-    side before it was adjusted.
+    """The side on which a row leaves its first null, both adjusted p-values, the p-value on the other side
+    before it was adjusted, and the reason why the draws are too few for this family; empty if they are not.
     """
 
     side: int
     q: float
     other_q: float
     other_p: float | None
+    undecided: str = ""
+
+
+def _undecided(row: Measurement, rows: Sequence[Measurement], other_p: float | None, tests: int) -> str:
+    """Returns why a row cannot be decided among so many tests; empty if it can.
+
+    It cannot if the draws are too few for a single finding, and more of them may make it one: the 95 %
+    interval of the p-value of all possible draws reaches LEVEL / tests.
+    """
+    p = min(1.0 if each is None else each for each in (row.p, other_p))
+    if row.null is None or tests * (smallest := smallest_p(row.null, _seeds(rows))) <= LEVEL + 1e-12:
+        return ""
+    many = f"p = {p_value(p)}, but one finding among {counted(tests, 'test')}"
+    if row.null.kind == UNTRAINED:
+        text = f"no decision: {many} needs more seeds or untrained networks"
+        return text if math.isclose(p, smallest) else ""
+    draws = len(row.null.draws)
+    low, _ = clopper_pearson(round(p * (1 + draws)) - 1, draws)
+    if low > LEVEL / tests:
+        return ""
+    needed = math.ceil(tests / LEVEL - 1e-9) - 1
+    return f"no decision: {many} needs {needed:,} draws of the null, and there are {draws}"
 
 
 def _other_p(row: Measurement, rows: Sequence[Measurement]) -> float | None:
@@ -445,6 +477,8 @@ def _judged(row: Measurement, rows: tuple[Measurement, ...], rule: Rule, test: _
     if few := [kind for kind, one in against.items() if one is None]:
         reason = f"no test: {few[0]}, a second null, has too few draws"
         return Judged(**decided, outcome="too few draws", reason=reason)
+    if test is not None and test.undecided:
+        return Judged(**decided, outcome="too few draws", reason=test.undecided)
     decided["side"] = side
     if side == 0:
         unadjusted = test is not None and any(p is not None and p <= LEVEL for p in (row.p, test.other_p))

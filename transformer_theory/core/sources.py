@@ -120,6 +120,13 @@ class Source:
         return self.key in entries()
 
     @property
+    def published(self) -> bool:
+        """Whether the text was published: its entry is not ``@unpublished``. An unknown key counts as
+        published.
+        """
+        return not self.known or not entries()[self.key].startswith("@unpublished")
+
+    @property
     def label(self) -> str:
         """Text for readers: ``"Tarzanagh et al. (2023a), Thm. 3"``; an unknown key stays a key."""
         name = short(self.key) if self.known else self.key

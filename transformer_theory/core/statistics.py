@@ -11,9 +11,12 @@ agreement.
 * Agreement: :math:`(v - m) / (\hat v - m)` with the prediction :math:`\hat v` and the median m of the null: 0
   is chance, 1 the prediction.
 
-**Numbers of draws.** The null of a headline permutes only the evaluation, so :data:`HEADLINE_DRAWS` draws are
-cheap, and there is a p-value. A null that needs a new training has :data:`RANGE_DRAWS` draws; their range is
-shown, without a p-value. Curves over training have a band of :data:`BAND_DRAWS` draws.
+**Numbers of draws.** The null of a headline permutes only the evaluation, so draws are cheap, and there is a
+p-value. B draws reach p = 1 / (1 + B), and a single effect among m tests needs p <= :data:`LEVEL` / m.
+Headlines on data have :data:`DATA_DRAWS`, enough for 60 tests; a metric's own null in a network has
+:data:`HEADLINE_DRAWS`, since it only has to bear out another one. A null that needs a new training has
+:data:`RANGE_DRAWS` draws; their range is shown, without a p-value. Curves over training have a band of
+:data:`BAND_DRAWS` draws.
 
 **Several seeds.** Seeds of a comparison share the data, their split and their labels. They therefore share
 the permutations as well (:func:`permutations`, :func:`fixed_generator`): draw i is averaged over the seeds,
@@ -35,7 +38,9 @@ from torch import Tensor
 from .format import counted
 from .measurement import Measurement, Null, extremeness
 
-HEADLINE_DRAWS = 199  # draws of a null that permutes the evaluation only; the smallest p-value is 1/200
+# draws of the null of a headline on data: one value beyond all of them is a finding among up to 60 tests
+DATA_DRAWS = 1199
+HEADLINE_DRAWS = 199  # draws of a metric's own null in a network; the smallest p-value is 1/200
 # the same on ladders; one value beyond all draws then remains a finding among up to 15 rungs
 LADDER_DRAWS = 299
 RANGE_DRAWS = 19  # draws of a null that needs a new training, and of other nulls that have no p-value
@@ -437,6 +442,14 @@ def equals_its_draws(value: float | None, null: Null) -> bool:
     return all(abs(draw - value) <= ROUNDING * largest for draw in null.draws)
 
 
+def smallest_p(null: Null, networks: int = 1) -> float:
+    """Returns the smallest p-value that a test against a null can reach: 1 / (1 + B) with B draws, and with
+    untrained networks that of the rank-sum test of so many networks.
+    """
+    draws = len(null.draws)
+    return 1 / math.comb(draws + networks, networks) if null.kind == UNTRAINED else 1 / (1 + draws)
+
+
 def reason_without_p(row: Measurement, networks: int = 1) -> str:
     """Returns the reason why a row has no p-value; empty if it can have one.
 
@@ -456,14 +469,13 @@ def reason_without_p(row: Measurement, networks: int = 1) -> str:
     if len(set(row.null.draws)) == 1 or equals_its_draws(row.value, row.null):
         return "no p-value: all draws of the null are equal"
     limit = LEVEL if row.null.kind in COPIES else SMALLEST_P
+    smallest = smallest_p(row.null, networks)
     if row.null.kind == UNTRAINED:
-        smallest = 1 / math.comb(draws + networks, networks)
         text = (
             f"no p-value: {counted(networks, 'trained network')} and {draws} untrained ones are too few; add "
             "seeds"
         )
     else:
-        smallest = 1 / (1 + draws)
         needed = math.ceil(1 / limit) - 1
         text = f"no p-value: the null has {counted(draws, 'draw')}, {needed} are needed"
     return text if smallest > limit else ""

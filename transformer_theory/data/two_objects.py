@@ -3,7 +3,7 @@
 An object is a disc or a square in one of four colours. An image shows two separate objects of different
 colours on a grey background whose brightness changes along a random direction, with pixel noise. The class is
 the pair of colours, so it depends only on the objects: shapes, positions, sizes and backgrounds have the same
-distribution for all classes. :cite:t:`yu2023emergence` compare attention with objects in photographs.
+distribution for all classes. :cite:t:`yu2024emergence` compare attention with objects in photographs.
 """
 
 from dataclasses import dataclass
@@ -106,7 +106,7 @@ def two_objects(
         labels=labels,
         images=images,
         name="two objects",
-        sources=(Source("yu2023emergence"),),
+        sources=(Source("yu2024emergence"),),
     )
     return TwoObjects(data, masks, patch)
 

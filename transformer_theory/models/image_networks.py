@@ -17,7 +17,7 @@ All have a class token and take images [batch, channels, image_size, image_size]
 Pass other networks to :func:`~transformer_theory.training.train` and :func:`.stored.load` as
 ``networks={"name": build}``.
 
-Source: :cite:t:`yu2023white`, :cite:t:`yang2024scaling`, :cite:t:`wu2024token`,
+Source: :cite:t:`yu2023white`, :cite:t:`yang2024scaling`, :cite:t:`wu2025token`,
 :cite:t:`dosovitskiy2021image`.
 """
 

@@ -5,8 +5,8 @@ control.
 stored results and stores these as JSON in the same folder. Claims that no RESULT has verified keep the
 verification of that JSON, so one theory can be verified again alone; claims that no theory has any more are
 dropped. The page is valid for Sphinx (MyST) and for plain Markdown. Each claim has a heading, so that links
-can refer to it as ``#theory-name``. If the folder holds ``mutants.json``, as ``make mutants`` writes it, the
-page has its score.
+can refer to it as ``#theory-name``. If the folder holds ``mutants.json`` and ``random_mutants.json``, as
+``make mutants`` writes them, the page has their scores.
 """
 
 import json
@@ -32,13 +32,14 @@ Document = dict[str, Any]
 CORRECTIONS = "errors_in_the_literature.md"
 USUAL = (("converged", True), ("covered", True))  # values of nearly all seeds, omitted from the JSON
 UNDECIDED = ("inconclusive", "not covered")
-MUTANTS = "mutants.json"
-STATUS: dict[Status, str] = {
-    "confirmed": "confirmed in the full text",
-    "second-hand": "second-hand: from a text that cites it",
-    "not found": "number not found: no full text could be read",
-    "own": "for the setting; the statement is this library's own",
-    "": "",
+MUTANTS, RANDOM = "mutants.json", "random_mutants.json"
+# who makes the statement, and what was read of it
+STATUS: dict[Status, tuple[str, str]] = {
+    "confirmed": ("**Stated in:**", "read in the full text"),
+    "second-hand": ("**Stated in:**", "second-hand: from a text that cites it"),
+    "not found": ("**Attributed to:**", "no full text could be read, so number and wording are unknown"),
+    "own": ("**This library's own statement**, in the setting of", ""),
+    "": ("**Source:**", ""),
 }
 # some Markdown renderers remove the backslash before punctuation, even in formulas: use the command with
 # letters
@@ -85,7 +86,11 @@ def _compact(verification: Verification) -> dict[str, Any]:
 
 
 def ledger(
-    documents: Sequence[Document], theories: Iterable[Theory], *, mutants: Document | None = None
+    documents: Sequence[Document],
+    theories: Iterable[Theory],
+    *,
+    mutants: Document | None = None,
+    random: Document | None = None,
 ) -> str:
     """Returns the whole page.
 
@@ -94,7 +99,8 @@ def ledger(
             most one of them.
         theories: theories in the order of the page. They provide the headings; their claims without a
             verification are listed as such.
-        mutants: record of ``make mutants``; None leaves its section out.
+        mutants: record of the mutants that were written by hand; None leaves its section out.
+        random: record of the mutants that were drawn by a program; None leaves its section out.
     Raises:
         ValueError: a claim was verified in several documents.
     """
@@ -113,7 +119,8 @@ def ledger(
         trim_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"prose": _prose, "cite": _cite, "table": _table, "number": number}
+    environment.filters |= {"prose": _prose, "cite": _cite, "origin": _origin_of_statement}
+    environment.filters |= {"table": _table, "number": number}
     environment.filters |= {"verdict": _verdict, "threshold": _threshold, "control": _control}
     return environment.get_template("ledger.md.j2").render(
         seeds=_span(len(verification.seeds) for verification in verified),
@@ -124,6 +131,7 @@ def ledger(
         factor=number(MARGIN),
         locators=_locators(records),
         mutants=mutants and _mutants(mutants, records),
+        random=random and _random(random, records),
         sections=[
             (
                 theory,
@@ -200,14 +208,14 @@ def _overview(theories: Sequence[Theory], verified: Sequence[Verification]) -> s
                 counts[verification.verdict] += 1
                 counts["undecided seeds"] += len(verification.seeds) - verification.decided
                 counts["controls fail"] += verification.control == "fails"
-                counts["corrected"] += bool(verification.corrects)
+                counts["corrected"] += verification.corrects_published
         rows.append((f"[{theory.title}](#{_slug(theory.title)})", counts))
     return _with_total(heads, rows, lambda counts: [str(counts[head]) for head in heads])
 
 
 def _locators(theories: Sequence[Theory]) -> str:
     """Returns a table with the number of claims of each theory by the status of their source."""
-    heads = [*filter(None, STATUS)]
+    heads = [status for status in STATUS if status]
     rows = [(theory.title, Counter(claim.source.status for claim in theory.claims)) for theory in theories]
     return _with_total(heads, rows, lambda counts: [str(counts[head]) for head in heads])
 
@@ -245,17 +253,68 @@ def _mutants(record: Document, theories: Sequence[Theory]) -> dict[str, Any]:
     }
 
 
+def _random(record: Document, theories: Sequence[Theory]) -> dict[str, Any]:
+    """Returns the parts of the section on random mutants: scores of the theories that were run, mutants that
+    were not detected, those that are equivalent, and the origin of the numbers.
+    """
+    heads = ["mutants", "equivalent", "by claims", "by tests", "undecided", "undetected", "score"]
+    outcomes = grouped(record["mutants"], lambda one: one["theory"])
+    rows = [
+        (theory.title, Counter(one["outcome"] for one in outcomes[theory.name]))
+        for theory in theories
+        if theory.name in outcomes
+    ]
+
+    def lines(*names: str) -> list[str]:
+        return [
+            f"{_change(one)}{': ' if one['by'] else ''}{_prose(one['by'])}"
+            + (f"; {one['left']} slower tests did not run" if one["left"] else "")
+            for one in record["mutants"]
+            if one["outcome"] in names
+        ]
+
+    return {
+        "table": _with_total(heads, rows, _random_score),
+        "survivors": lines("undecided", "undetected"),
+        "equivalent": lines("equivalent"),
+        "seed": record["seed"],
+        "origin": f"{' · '.join(record['made'])}; seeds {', '.join(map(str, record['seeds']))}",
+    }
+
+
+def _change(mutant: Document) -> str:
+    """Returns the place of a random mutant and its old and new text."""
+    place = f"{mutant['file'].partition('/theories/')[2]}, line {mutant['line']}"
+    old, new = (_code(mutant[name]) for name in ("old", "new"))
+    return f"{place}: {old} {f'becomes {new}' if new else 'left out'}, in {_code(mutant['text'])}"
+
+
+def _code(text: str) -> str:
+    """Returns a text on one line as code, "" if it is empty."""
+    text = " ".join(text.split())
+    fence = "``" if "`" in text else "`"
+    return f"{fence}{text}{fence}" if text else ""
+
+
+def _random_score(counts: Counter[str]) -> list[str]:
+    """Returns the numbers of one row of random mutants."""
+    names = ("equivalent", "claims", "tests", "undecided", "undetected")
+    share = _share(counts["claims"] + counts["tests"], counts.total() - counts["equivalent"])
+    return [str(counts.total()), *(str(counts[name]) for name in names), share]
+
+
 def _score(counts: Counter[str]) -> list[str]:
     """Returns the numbers of one row: all mutants, the outcomes, and the share of detected ones among those
     that are not equivalent.
     """
-    different = counts.total() - counts["equivalent"]
-    share = f"{100 * counts['detected'] / different:.0f}\N{NO-BREAK SPACE}%" if different else "–"
-    return [
-        str(counts.total()),
-        *(str(counts[name]) for name in ("equivalent", "detected", "undecided", "undetected")),
-        share,
-    ]
+    names = ("equivalent", "detected", "undecided", "undetected")
+    share = _share(counts["detected"], counts.total() - counts["equivalent"])
+    return [str(counts.total()), *(str(counts[name]) for name in names), share]
+
+
+def _share(detected: int, different: int) -> str:
+    """Returns the share of detected mutants in percent."""
+    return f"{100 * detected / different:.0f}\N{NO-BREAK SPACE}%" if different else "–"
 
 
 def _table(claims: Sequence[Verification]) -> str:
@@ -272,10 +331,12 @@ def _table(claims: Sequence[Verification]) -> str:
                 number(claim.worst.value),
                 _threshold(claim),
                 control,
-                "yes" if claim.corrects else "",
+                claim.source.status,
+                "yes" if claim.corrects_published else "",
             ]
         )
-    return _markdown(["claim", "verdict", "worst seed", "threshold", "control, nearest", "corrects"], lines)
+    heads = ["claim", "verdict", "worst seed", "threshold", "control, nearest", "source", "corrects"]
+    return _markdown(heads, lines)
 
 
 def _threshold(verification: Verification) -> str:
@@ -299,8 +360,13 @@ def _cite(source: Source) -> str:
     place = f", {source.locator}" if source.locator else ""
     target = source.url.removeprefix("https://").removeprefix("arxiv.org/abs/")
     link = f" ([{'arXiv:' if 'arxiv.org' in source.url else ''}{target}]({source.url}))" if source.url else ""
-    status = f"; {STATUS[source.status]}" if source.status else ""
-    return f"{{cite:t}}`{source.key}`{place}{link}{status}"
+    return f"{{cite:t}}`{source.key}`{place}{link}"
+
+
+def _origin_of_statement(source: Source) -> str:
+    """States who makes the statement, with the citation and what was read of it."""
+    who, read = STATUS[source.status]
+    return f"{who} {_cite(source)}{'; ' if read else ''}{read}"
 
 
 def _prose(text: str) -> str:
@@ -359,6 +425,11 @@ def _lines(documents: Sequence[Document]) -> str:
     return "[" + ",\n".join(parts) + "]\n"
 
 
+def _stored(file: Path) -> Document | None:
+    """Reads a JSON file; None if there is none."""
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+
+
 def main(arguments: Sequence[str]) -> int:
     """Writes the page and the JSON, and returns the exit status: 0, or 2 after printing one line if an error
     is raised.
@@ -375,9 +446,9 @@ def main(arguments: Sequence[str]) -> int:
         before = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else []
         claims = [claim.id for theory in theories for claim in theory.claims]
         documents = updated(before, [document(Result.load(folder)) for folder in folders], claims)
-        score = page.with_name(MUTANTS)
-        mutants = json.loads(score.read_text(encoding="utf-8")) if score.exists() else None
-        texts = {stored: _lines(documents), page: ledger(documents, theories, mutants=mutants)}
+        mutants, random = (_stored(page.with_name(name)) for name in (MUTANTS, RANDOM))
+        text = ledger(documents, theories, mutants=mutants, random=random)
+        texts = {stored: _lines(documents), page: text}
         write_together({path: text.encode() for path, text in texts.items()})
     except (ValueError, KeyError, TypeError, OSError) as error:
         print(f"ledger: {error}", file=sys.stderr)

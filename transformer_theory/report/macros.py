@@ -196,8 +196,8 @@ def _of_all(aggregate: Aggregate) -> Iterator[Macro]:
                 "controls that fail on every seed, as they must",
             ),
             "Corrections": (
-                sum(bool(claim.corrects) for claim in claims),
-                "claims that correct a published statement",
+                sum(claim.corrects_published for claim in claims),
+                "claims that correct a published text",
             ),
             "SeedsMin": (min(seeds), "smallest number of seeds of a claim"),
             "SeedsMax": (max(seeds), "largest number of seeds of a claim"),

@@ -237,7 +237,7 @@ def claims(aggregate: Aggregate, theory: Theory) -> Table | None:
             f" (Measured: {verification.measures}. Its control: "
             f"{verification.control_description.rstrip('.')}.)",
         ]
-        below += [f" Corrected: {verification.corrects}"] if verification.corrects else []
+        below += [f" Corrected: {verification.corrects}"] if verification.corrects_published else []
         below += [f" Note: {checked.note}."] if checked.note else []
         worst = verification.worst
         control = "fails" if verification.control == "fails" else CONTROL_TEXT[verification.control]

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..comparison.pooling import VERIFY, theories_of
 from ..core import sources
-from ..core.claims import Verification
+from ..core.claims import Verification, sources_of
 from ..core.files import of_file
 from ..core.result import FILES, Result
 from ..core.theory import Theory
@@ -198,9 +198,9 @@ def keys(results: Result | Iterable[Result], theories: Iterable[Theory] | None =
     all_results = (results,) if isinstance(results, Result) else tuple(results)
     cited = [source for result in all_results for source in result.sources]
     for theory in theories_of(all_results, theories):
-        cited += [*theory.sources, *(claim.source for claim in theory.claims)]
+        cited += [*theory.sources, *sources_of(theory.claims)]
     for result in all_results:
-        cited += [verification.source for verification in result.verifications]
+        cited += sources_of(result.verifications)
         cited += [row.source for row in result.table if row.source is not None]
     return list(dict.fromkeys(source.key for source in cited if source.known))
 

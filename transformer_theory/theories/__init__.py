@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from ..core import sources
-from ..core.claims import Claim, Cost
+from ..core.claims import Claim, Cost, sources_of
 from ..core.errors import abbreviated_list, nearest
 from ..core.experiment import Experiment
 from ..core.progress import Progress, shown
@@ -167,15 +167,19 @@ def cite(name: str) -> str:
     """Returns the BibTeX entries that a name refers to, followed by the entry of this library.
 
     Args:
-        name: name of a theory (all its papers), id of a claim, key of the bibliography, folder of a stored
-            result (all that it cites), or ``"software"`` for this library alone.
+        name: name of a theory (its papers and all that its claims cite), id of a claim, key of the
+            bibliography, folder of a stored result (all that it cites), or ``"software"`` for this library
+            alone.
     Raises:
         ValueError: the name is unknown (the message suggests the nearest one), or the folder does not hold a
             result.
     """
     keys: dict[str, tuple[str, ...]] = {key: (key,) for key in sources.entries()}
-    keys |= {id: (one.source.key,) for id, one in _claims().items()}
-    keys |= {record.name: tuple(source.key for source in record.sources) for record in list_theories()}
+    keys |= {id: tuple(source.key for source in one.sources) for id, one in _claims().items()}
+    keys |= {
+        record.name: tuple(source.key for source in (*record.sources, *sources_of(record.claims)))
+        for record in list_theories()
+    }
     keys["software"] = ()
     if name not in keys and Path(name).is_dir():
         keys[name] = cited_keys(Result.load(name))
@@ -190,7 +194,7 @@ def cited_keys(result: Result) -> tuple[str, ...]:
     citations = [
         *result.sources,
         *(row.source for row in result.table),
-        *(one.source for one in result.verifications),
+        *sources_of(result.verifications),
     ]
     return tuple(dict.fromkeys(source.key for source in citations if source is not None and source.known))
 

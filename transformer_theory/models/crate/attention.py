@@ -16,7 +16,7 @@ block computes the change of new tokens from what it stored of the past ones (:d
 Symbols: d = dim, K = heads, p = head_dim, inner = K p. As in the released networks the weight is
 ``qkv.weight`` = [U_1 ... U_K]^T, [inner, d].
 
-Sources: :cite:t:`yu2023white` and its released code; :cite:t:`wu2024token` (token statistics) and its
+Sources: :cite:t:`yu2023white` and its released code; :cite:t:`wu2025token` (token statistics) and its
 released code.
 """
 

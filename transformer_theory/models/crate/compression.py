@@ -40,7 +40,7 @@ The authors of token statistics write d / eps^2, with d the dimension of the *to
 With p, R^c(Z; U, Pi) equals R^c(Z; U_[K]) if every membership is one. Our eps corresponds to their eps
 sqrt(d/p).
 
-Sources: :cite:t:`yu2023white`; :cite:t:`wu2024token`. The chain rule of the causal form is derived here.
+Sources: :cite:t:`yu2023white`; :cite:t:`wu2025token`. The chain rule of the causal form is derived here.
 Notation: docs/notation.md.
 """
 

@@ -18,8 +18,6 @@ NAME = "bottleneck"
 OWN = Source("tishby1999information", status="own")
 LEMMA = Source("wyner1973theorem", status="second-hand")
 CONSTANT = Source("ahlswede1976spreading", status="own")
-GAUSSIAN = Source("chechik2005information", status="second-hand")
-VARIATIONAL = Source("alemi2017deep", status="second-hand")
 RATIO = 1.03  # least ratio of 1/sigma_2^2 and 1/eta in the claims on the onset
 DISCRETE = "finite X and Y with positive p(x)"
 SPECTRUM = (
@@ -103,20 +101,23 @@ def lowest(joint: Float[Tensor, "x y"], beta: float, generator: Generator) -> fl
     "bottleneck/nothing-below",
     measures="Lagrangian below zero in nats",
     at_most=1e-8,
-    source=CONSTANT,
+    source=Source(
+        "wu2019learnability",
+        "Theorems 1 and 2: a threshold exists, and the slope of the curve gives it",
+        "own",
+    ),
     assumptions=(
         DISCRETE,
         f"1 / sigma_2^2 is at least {RATIO} / eta_KL",
         "the supremum is found by ascent from 74 starts",
     ),
     control=but("takes the local value 1 / sigma_2^2 as the onset", local=True),
-    corrects=r"The notes on the survey of Wong et al. (2023) took $1/\sigma_2^2$ as the first "
-    r"non-trivial $\beta$; it is only an upper bound on the onset $1/\eta_{KL}$.",
 )
 def nothing_below(generator: Generator, *, local: bool = False) -> Measured:
     r"""No encoder is better than none below the onset: $\min I(X;Z) - \beta I(Z;Y) = 0$ at $\beta =
     .99/\eta_{KL}$ for $\eta_{KL} = \sup_q KL(qC \| p_Y) / KL(q \| p_X)$, by the solver and by four random
-    starts.
+    starts. (That a threshold exists is Wu et al. (2019); the constant $\eta_{KL}$ is that of Ahlswede and
+    Gács (1976).)
     """
     joint, found = joint_with_gap(generator)
     beta = 0.99 * (found.local_beta if local else found.beta)
@@ -127,13 +128,18 @@ def nothing_below(generator: Generator, *, local: bool = False) -> Measured:
     "bottleneck/something-above",
     measures="Lagrangian below zero in nats",
     at_least=1e-6,
-    source=CONSTANT,
+    source=Source(
+        "wu2019learnability",
+        "Theorems 1 and 2: a threshold exists, and the slope of the curve gives it",
+        "own",
+    ),
     assumptions=(DISCRETE,),
     control=but("takes .98 of the onset", factor=0.98),
 )
 def something_above(generator: Generator, *, factor: float = 1.02) -> float:
     r"""An encoder is better than none just above the onset: $\min I(X;Z) - \beta I(Z;Y) < -10^{-6}$ nats at
-    $\beta = 1.02/\eta_{KL}$.
+    $\beta = 1.02/\eta_{KL}$. (That a threshold exists is Wu et al. (2019); the constant $\eta_{KL}$ is that
+    of Ahlswede and Gács (1976).)
     """
     joint = random_joint(6, 4, generator)
     found = onset(joint)
@@ -174,8 +180,11 @@ def rare_word(generator: Generator, *, near: bool = False) -> float:
     control=but(
         "takes beta as the slope, the multiplier of I(X;Z) in the form of Wong et al. (2023)", inverted=True
     ),
-    corrects=r"The survey of Wong et al. (2023) writes $\max I(Z;Y) - \beta I(X;Z)$ beside papers that "
-    r"minimise $I(X;Z) - \beta I(Z;Y)$; its $\beta$ is the inverse.",
+    corrects=(
+        r"It writes $\max I(Z;Y) - \beta I(X;Z)$ beside papers that minimise $I(X;Z) - \beta I(Z;Y)$; its "
+        r"$\beta$ is the inverse."
+    ),
+    corrected=Source("wong2023understanding", "App. E.1", "confirmed"),
 )
 def slope(generator: Generator, *, inverted: bool = False) -> float:
     r"""The curve is concave with the slope $dI(Z;Y)/dI(X;Z) = 1/\beta$: each chord's slope lies between
@@ -267,7 +276,7 @@ def gaussian_pair(generator: Generator) -> GaussianPair:
     "bottleneck/gaussian",
     measures="distance of the numerical optimum from the closed form in nats",
     at_most=1e-6,
-    source=GAUSSIAN,
+    source=Source("chechik2005information", "Theorem 3.1", "second-hand"),
     assumptions=(SPECTRUM, "beta = 4", "the encoder has as many dimensions as x"),
     control=but("allows one dimension where two are active", dim=1),
 )
@@ -299,7 +308,7 @@ def gaussian(generator: Generator, *, dim: int = 3) -> float:
     measures="distance of the mean from the formula, relative to it",
     at_most=0.1,
     margin=NEAR,
-    source=Source("miller1955note", status="second-hand"),
+    source=Source("miller1955note", "pp. 95-100", "second-hand"),
     assumptions=("n = 400 samples of uniform independent variables of 8 and 5 values",),
     control=but("leaves the correction out", corrected=False),
 )
@@ -315,12 +324,14 @@ def bias(generator: Generator, *, corrected: bool = True) -> float:
     "bottleneck/bounds",
     measures="larger violation in nats",
     at_most=0.02,
-    source=VARIATIONAL,
+    source=Source("alemi2017deep", "Section 3, Eqs. (11), (12) and (14)", "confirmed"),
     assumptions=(
         SPECTRUM,
         "the encoder and the decoder are linear, and z has two dimensions",
         "200,000 new samples",
     ),
+    corrects="The three equations print $q(z|y)$ for the decoder $q(y|z)$; Eq. (12) is right.",
+    corrected=Source("alemi2017deep", "Eqs. (9)-(11)", "confirmed"),
     control=but("lets the decoder read the mean of z without its noise", noise=0.0),
     cost="training",
 )
@@ -344,14 +355,15 @@ def bounds(generator: Generator, *, noise: float = 1.0) -> Measured:
     "bottleneck/variational",
     measures="excess of the Lagrangian, relative to the optimum",
     at_most=0.1,
-    source=VARIATIONAL,
+    source=Source("alemi2017deep", "Section 3, Eqs. (15) and (17)", "own"),
     assumptions=(SPECTRUM, "the encoder and the decoder are linear", "1,500 steps of Adam"),
     control=but("allows one dimension where two are active", dim=1),
     cost="training",
 )
 def variational(generator: Generator, *, dim: int = 2) -> Measured:
     r"""A trained linear variational bottleneck comes within a tenth of the Gaussian optimum: $L - L^* \le .1
-    |L^*|$ at $\beta = 4$.
+    |L^*|$ at $\beta = 4$. (The source maximises $I(Z;Y) - \beta' I(Z;X)$, so its $\beta'$ is $1/\beta$; the
+    tenth is the library's.)
     """
     pair, beta = gaussian_pair(generator), 4.0
     model = train_variational(pair, beta, dim, steps=1500, generator=generator)

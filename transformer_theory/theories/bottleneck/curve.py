@@ -129,9 +129,9 @@ def encode(
 
 def decode(
     joint: Float[Tensor, "x y"], encoder: Float[Tensor, "x z"]
-) -> tuple[Float[Tensor, "z y"], Float[Tensor, " z"]]:
-    """Returns the decoders p(y|z), ``[z, y]``, and the masses p(z), ``[z]``, of the code words that have
-    probability.
+) -> tuple[Float[Tensor, "kept y"], Float[Tensor, " kept"]]:
+    """Returns the decoders p(y|z), ``[kept, y]``, and the masses p(z), ``[kept]``, of the code words that
+    have probability.
     """
     both = encoder.T @ joint
     both = both[both.sum(1) > LEAST]
@@ -140,8 +140,10 @@ def decode(
 
 def iterate(
     joint: Float[Tensor, "x y"], encoder: Float[Tensor, "x z"], beta: float, steps: int
-) -> Float[Tensor, "x z"]:
-    """Applies the self-consistent equations ``steps`` times; F does not increase."""
+) -> Float[Tensor, "x kept"]:
+    """Applies the self-consistent equations ``steps`` times; F does not increase. Code words without
+    probability are dropped.
+    """
     channel = joint / joint.sum(1, keepdim=True)
     for _ in range(steps):
         encoder = encode(channel, *decode(joint, encoder), beta)
@@ -282,7 +284,7 @@ def information_bottleneck(joint, betas: float | Iterable[float], *, rounds: int
 
     Args:
         joint: p(x, y), ``[x, y]``; rows and columns of probability zero are dropped.
-        betas: trade-offs of F = I(X;Z) - beta I(Z;Y). A survey writes max I(Z;Y) - beta' I(X;Z) with beta' =
+        betas: trade-offs of F = I(X;Z) - beta I(Z;Y). Others write max I(Z;Y) - beta' I(X;Z) with beta' =
             1 / beta.
         rounds: largest number of rounds per trade-off.
     Returns:

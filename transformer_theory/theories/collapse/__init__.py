@@ -51,7 +51,7 @@ THEORY = Theory(
     sources=(
         Source("dong2021attention"),
         Source("noci2022signal"),
-        Source("giorlandino2025two"),
+        Source("giorlandino2026two"),
         Source("derrida1981random"),
     ),
     assumptions=(

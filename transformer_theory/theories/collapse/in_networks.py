@@ -43,7 +43,7 @@ NAME = "collapse"
 CONTRACTION, RANDOM = "contraction of differences between tokens", "contraction of random weights"
 PEAKED, PHASE = "participation less Gaussian scores", "score deviation over root log n"
 PERMUTED, GAUSSIAN = "permuted keys of each row", "Gaussian scores of the same variance"
-DONG, REM = Source("dong2021attention", status="own"), Source("giorlandino2025two", status="own")
+DONG, REM = Source("dong2021attention", status="own"), Source("giorlandino2026two", status="own")
 # sequences and numbers per module; queries whose participation is compared
 STORED, NUMBERS, QUERIES = 32, 2**21, 16
 QUERIES_OF_LONG = 64  # whose keys are permuted; all of 12 heads of 1,024 tokens take half a second a draw

@@ -31,7 +31,7 @@ from .residuals import residual, weights
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, SOURCE = "collapse", Source("giorlandino2025two", status="own")
+NAME, SOURCE = "collapse", Source("giorlandino2026two", status="own")
 HEADLINE, COSINE, DIMENSION = (
     "contraction of random heads",
     "mean cosine of the tokens of a sequence",

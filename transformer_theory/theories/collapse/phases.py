@@ -13,7 +13,7 @@ measured rows are compared with Gaussian scores at the same n and the same varia
 :func:`standard_scores` have mean 0 and variance 1 in each row exactly, which is the law of independent
 Gaussian scores, given their mean and variance.
 
-Source: :cite:t:`giorlandino2025two` draw the parallel to the random energy model of
+Source: :cite:t:`giorlandino2026two` draw the parallel to the random energy model of
 :cite:t:`derrida1981random`; the limits were derived and checked here.
 """
 

@@ -12,7 +12,7 @@ Candidates are compared with a mask by intersection over union at the resolution
 several candidates fits better than a single one by chance alone. The chance level therefore has as many
 candidates, each with as many patches, but at random places.
 
-Source: :cite:t:`yu2023emergence`. Notation: docs/notation.md.
+Source: :cite:t:`yu2024emergence`. Notation: docs/notation.md.
 """
 
 from dataclasses import dataclass

@@ -20,7 +20,7 @@ The Neumann series converges only if beta ||W_k||_2^2 < 1. For layer-normalised 
 by orders of magnitude, so the paper form is motivated by the gradient but does not approximate it. The causal
 forms and the formulas of the gradients and of B are in :mod:`transformer_theory.models.crate.compression`.
 
-Sources: :cite:t:`yu2023white` and its released code, :cite:t:`wu2024token`. Notation: docs/notation.md.
+Sources: :cite:t:`yu2023white` and its released code, :cite:t:`wu2025token`. Notation: docs/notation.md.
 """
 
 import torch

@@ -14,9 +14,9 @@ one that succeeds: soft with temperature 3 to .5 and no penalty in the first hal
 
 Several selectors are trained at once: their weights are stacked, and the loss is the sum of theirs.
 
-The survey describes this selector under the name of another method: the Routing Transformer of Roy et al.
-(2021) clusters keys by k-means. Sources: :cite:t:`lei2016rationalizing` (select and predict),
-:cite:t:`jang2017categorical` (the estimator).
+A machine-written summary of arXiv 2308.16898 describes this selector under the name of another method: the
+Routing Transformer of Roy et al. (2021) clusters keys by k-means. Sources:
+:cite:t:`lei2016rationalizing` (select and predict), :cite:t:`jang2017categorical` (the estimator).
 """
 
 import copy

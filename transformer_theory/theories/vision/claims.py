@@ -174,13 +174,14 @@ def largest_row(generator: Generator, *, diagonal: bool = True) -> Measured:
     "vision/unbiased-cka",
     measures="absolute CKA of independent Gaussian features of 64 dimensions with mean 1, 50 batches of 32",
     at_most=0.05,
-    source=CKA,
+    source=Source("song2012feature", "Eq. (5)", "second-hand"),
     assumptions=("HSIC is summed over batches before the division",),
     control=but("the usual, biased estimator", unbiased=False),
 )
 def unbiased_cka(generator: Generator, *, unbiased: bool = True) -> Measured:
     r"""With the unbiased estimator of HSIC the linear CKA, $HSIC(K, L) / \sqrt{HSIC(K, K) \, HSIC(L, L)}$, of
-    independent features is near 0, whatever their dimension.
+    independent features is near 0, whatever their dimension. (The source has the estimator of HSIC; the ratio
+    is Kornblith et al. (2019), the sum over batches Nguyen et al. (2021).)
     """
     sums = torch.zeros(3, dtype=torch.float64)
     centre = torch.eye(32, dtype=torch.float64) - 1 / 32

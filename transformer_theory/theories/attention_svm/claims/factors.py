@@ -203,6 +203,7 @@ def balanced_factors(generator: torch.Generator, *, descent: Descent = common_no
     ),
     corrects="With the released penalty, descent on the factors stops at a finite point, which depends "
     "on the penalty; it is not the limit of a diverging run.",
+    corrected=Source("tarzanagh2023transformers", "released code, local_converge.ipynb", "confirmed"),
 )
 def penalised_stop(generator: torch.Generator, *, penalty: float = PENALTY) -> Measured:
     r"""With the penalty $\lambda(\|K\|_F^2 + \|Q\|_F^2)$ descent on the factors stops growing at a finite

@@ -62,7 +62,7 @@ def _one_token(generator: torch.Generator) -> Measured:
     "attention_svm/several-tokens",
     measures="median of 1 - cosine to the prediction over trials",
     at_most=THRESHOLD,
-    source=Source("tarzanagh2023transformers", status="not found"),
+    source=Source("tarzanagh2023transformers", "the conjecture for general heads", "not found"),
     assumptions=(
         "a head with one hidden layer; at least one label of each problem is negative; normalised "
         "steps, logistic loss",
@@ -76,13 +76,11 @@ def _one_token(generator: torch.Generator) -> Measured:
         "The prediction is replaced by the max-margin solution of the most attended token of each input.",
         _one_token,
     ),
-    corrects="In the form known to us from the released code, the conjecture does not require that the "
-    "head pushes every token outside the sets away, and then fails.",
 )
 def several_tokens(generator: torch.Generator) -> Measured:
-    r"""Where attention stays on a set $O_i$ of tokens of each input, $W$ is close to $W_{fin} + R\,W_{dir}$:
-    $W_{dir}$ is the smallest matrix that scores the tokens of $O_i$ alike and above all others by one,
-    $W_{fin}$ the smallest that gives them the attention they have, $R$ a number.
+    r"""A conjecture: where attention stays on a set $O_i$ of tokens of each input, $W$ is close to $W_{fin} +
+    R\,W_{dir}$: $W_{dir}$ is the smallest matrix that scores the tokens of $O_i$ alike and above all others
+    by one, $W_{fin}$ the smallest that gives them the attention they have, $R$ a number.
     """
     instance, W, trials = _settled_trials(generator)
     prediction = generalised_max_margins(

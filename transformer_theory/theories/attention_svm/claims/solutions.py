@@ -236,6 +236,7 @@ def _published_recipe(generator: torch.Generator) -> Measured:
     corrects="The released figure of ranks counts singular values above $10^{-7}$ of solutions that "
     "are accurate to about $10^{-5}$: noise counts, the figure exceeds this bound, and the true ranks "
     "are far lower.",
+    corrected=Source("tarzanagh2023transformers", "released code, svm_rank.ipynb", "confirmed"),
 )
 def pataki(generator: torch.Generator) -> Measured:
     r"""The rank r of the max-margin solution in the nuclear norm satisfies $r(r+1)/2 \le$ the number of

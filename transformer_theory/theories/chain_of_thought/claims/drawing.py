@@ -9,7 +9,6 @@ from ..tasks import ChainTask, Sample
 
 PAPER = "feng2023towards"
 OWN = Source(PAPER, status="own")
-THEOREM = Source(PAPER, status="second-hand")
 FIVE = "five tasks: arithmetic, equations, longest increasing subsequence, edit distance, membership"
 SMALL: tuple[ChainTask, ...] = (
     Arithmetic(3, 7),

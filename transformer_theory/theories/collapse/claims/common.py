@@ -6,9 +6,8 @@ from torch import Generator, Tensor
 
 from ....core.sources import Source
 
-DONG, DONG_OWN = Source("dong2021attention", status="second-hand"), Source("dong2021attention", status="own")
-NOCI, NOCI_OWN = Source("noci2022signal", status="second-hand"), Source("noci2022signal", status="own")
-REM = Source("giorlandino2025two", status="own")
+DONG_OWN, NOCI_OWN = Source("dong2021attention", status="own"), Source("noci2022signal", status="own")
+REM = Source("giorlandino2026two", status="own")
 
 
 def normal(generator: Generator, *shape: int) -> Float[Tensor, "..."]:

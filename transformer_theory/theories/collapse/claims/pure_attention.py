@@ -10,6 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from ....core.claims import NEAR, Measured, but, claim
+from ....core.sources import Source
 from ....metrics.geometry import rank_collapse_residual
 from ..initialisation import stream
 from ..residuals import (
@@ -24,7 +25,7 @@ from ..residuals import (
     value_gradient,
     weighted_covariance,
 )
-from .common import DONG, DONG_OWN, NOCI_OWN, REM, decades, normal
+from .common import DONG_OWN, NOCI_OWN, REM, decades, normal
 
 SMALL = (
     "16 tokens of 8 dimensions: a Gaussian mean token and small Gaussian differences; W and V with entries "
@@ -53,7 +54,7 @@ def _bound(generator: Generator, *, layers: int, heads: int, draws: int, skip: b
     "collapse/bound",
     measures="largest ratio of the two sides over 200 draws",
     at_most=1.0,
-    source=DONG,
+    source=Source("dong2021attention", "Theorem 2.2, first version", "second-hand"),
     assumptions=(
         "2 to 11 tokens of 1 to 7 dimensions",
         "scales of tokens and W over 3.5 decades each",
@@ -63,7 +64,8 @@ def _bound(generator: Generator, *, layers: int, heads: int, draws: int, skip: b
 )
 def bound(generator: Generator, *, skip: bool = False) -> Measured:
     r"""Without skip connection, one head has $|\mathrm{res}(Y)|_{1,\infty} \le 4 |W|_1 |V|_{1,\infty}
-    |\mathrm{res}(X)|_{1,\infty}^3$.
+    |\mathrm{res}(X)|_{1,\infty}^3$. (The paper's first version, where the residual subtracts the best token
+    and not the mean; its later version has a further factor $\gamma$ of the attention entries.)
     """
     return _bound(generator, layers=1, heads=1, draws=200, skip=skip)
 
@@ -72,7 +74,7 @@ def bound(generator: Generator, *, skip: bool = False) -> Measured:
     "collapse/bound-depth",
     measures="largest ratio of the two sides over 100 draws of two layers of two heads",
     at_most=1.0,
-    source=DONG,
+    source=Source("dong2021attention", "Theorem 2.3, first version", "second-hand"),
     assumptions=(
         "2 to 11 tokens of 1 to 7 dimensions",
         "scales of tokens and W over 3.5 decades each",
@@ -82,7 +84,9 @@ def bound(generator: Generator, *, skip: bool = False) -> Measured:
 )
 def bound_depth(generator: Generator, *, skip: bool = False) -> Measured:
     r"""L layers of H heads have $|\mathrm{res}(X_L)|_{1,\infty} \le (4 \beta H)^{(3^L - 1)/2}
-    |\mathrm{res}(X_0)|_{1,\infty}^{3^L}$ if $|W|_1 |V|_{1,\infty} \le \beta$ for each head.
+    |\mathrm{res}(X_0)|_{1,\infty}^{3^L}$ if $|W|_1 |V|_{1,\infty} \le \beta$ for each head. (The paper's
+    first version, where the residual subtracts the best token and not the mean; its later version has a
+    further factor $\gamma$ of the attention entries.)
     """
     return _bound(generator, layers=2, heads=2, draws=100, skip=skip)
 

@@ -1,7 +1,7 @@
 """Claims about random weights, permuted keys, the phases of the scores, depth with skip connections, and
 trained heads.
 
-Source: :cite:t:`giorlandino2025two`, :cite:t:`noci2022signal`; own derivations.
+Source: :cite:t:`giorlandino2026two`, :cite:t:`noci2022signal`; own derivations.
 """
 
 import math
@@ -10,6 +10,7 @@ import torch
 from torch import Generator
 
 from ....core.claims import BY_CHANCE, NEAR, Measured, but, claim
+from ....core.sources import Source
 from ....core.statistics import fixed_generator
 from ....data.digits import digits
 from ....metrics.attention import row_deviation
@@ -39,14 +40,15 @@ SIZES = "n tokens of d dimensions, n up to 256 and d up to 512, Gaussian W"
     "collapse/one-layer",
     measures="absolute logarithm of the ratio of measured, mean of 32 draws, to formula",
     at_most=0.2,
-    source=REM,
+    source=Source("giorlandino2026two", "Result 1 (the limit of many keys)", "own"),
     assumptions=(SIZES, "scores with a standard deviation of .3, .6 or 1", "cosine .4 or .6"),
     control=but("the variance of all scores in place of that within rows", within_rows=False),
 )
 def one_layer(generator: Generator, *, within_rows: bool = True) -> Measured:
     r"""Tokens of cosine $\rho$ with a score variance v within rows have, after one layer of random weights
     and to leading order for many tokens and dimensions, $1 - \rho' = \frac{(1-\rho)(e^v - e^{\rho v})/n +
-    (1-\rho)^2 v/d}{\rho + (1-\rho) e^v/n}$.
+    (1-\rho)^2 v/d}{\rho + (1-\rho) e^v/n}$. (The source has the limit of many keys; the
+    terms in $1/n$ and $1/d$ are the library's.)
     """
     n, d = int(one_of(generator, 64, 128, 256)), int(one_of(generator, 128, 256, 512))
     s, rho = one_of(generator, 0.3, 0.6, 1.0), one_of(generator, 0.4, 0.6)
@@ -208,13 +210,13 @@ def permuted_keys(generator: Generator, *, by_row: bool = True) -> Measured:
     "collapse/weak-phase",
     measures="relative error of the mean over 50 rows of 16,384 keys",
     at_most=0.03,
-    source=REM,
+    source=Source("giorlandino2026two", "Result 1 (the limit is 0)", "own"),
     assumptions=("b = .3; near the transition the correction is too large for a test",),
     control=but("b = .9, beyond the transition", b=0.9),
 )
 def weak_phase(generator: Generator, *, b: float = 0.3) -> Measured:
     r"""For n Gaussian scores of standard deviation $b \sqrt{\log n}$ with $b < 1/\sqrt2$, the participation
-    tends to $e^{s^2}/n$.
+    tends to $e^{s^2}/n$. (The limit 0 is the source's; the rate is the library's.)
     """
     n = 2**14
     value = float(gaussian_participation(n, b, 50, generator).mean())
@@ -226,7 +228,7 @@ def weak_phase(generator: Generator, *, b: float = 0.3) -> Measured:
     "collapse/frozen-phase",
     measures="absolute slope of log participation on log n from 256 to 16,384 keys",
     at_most=0.08,
-    source=REM,
+    source=Source("giorlandino2026two", "Result 1", "second-hand"),
     assumptions=("b = 3",),
     control=but("b = .5", b=0.5),
 )

@@ -1,6 +1,6 @@
 """The phases of a row of Gaussian scores: participation over b at several numbers of keys, with the limit.
 
-Source: :cite:t:`giorlandino2025two`, :cite:t:`derrida1981random`.
+Source: :cite:t:`giorlandino2026two`, :cite:t:`derrida1981random`.
 """
 
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ def draw(result: Result) -> "Figure":
 
 @figure(
     "collapse.phases",
-    source=(Source("giorlandino2025two", status="own"), Source("derrida1981random")),
+    source=(Source("giorlandino2026two", status="own"), Source("derrida1981random")),
     view=draw,
     quick={"rows": 8, "largest": 16},
 )

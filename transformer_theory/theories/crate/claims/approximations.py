@@ -112,6 +112,7 @@ def neumann_gradient(generator: torch.Generator, *, more: int = 0) -> Measured:
     r"condition. On layer-normalised tokens it diverges, $\rho$ is 188 to 229 (three heads, torch's "
     r"initial weights, $d = 192$, 65 tokens, $\varepsilon^2 = 0.5$, 20 seeds) and 456 to 539 for "
     "orthonormal $U_k$: the paper's step is motivated by the gradient and does not approximate it.",
+    corrected=Source("yu2023white", "Eqs. (67) and (68), App. A.2", "confirmed"),
 )
 def neumann_converges(generator: torch.Generator, *, mean: bool = False) -> Measured:
     r"""One more term of the Neumann series $\sum_j (-A)^j$ multiplies its error by the spectral radius $\rho$
@@ -205,9 +206,6 @@ def tweedie(generator: torch.Generator, *, over_tokens: bool = False) -> Measure
     control=but(
         "the softmax runs over tokens, as in attention, and the result is scaled to fit", over_tokens=True
     ),
-    corrects="Attention is said to denoise: the softmax of the best denoiser runs over subspaces, that "
-    "of attention over tokens. The paper concedes the difference, as minor, for a single token (end of "
-    "Section 2.3, footnote 7); for many tokens its error is far larger.",
 )
 def denoiser(generator: torch.Generator, *, over_tokens: bool = False) -> Measured:
     r"""For tokens from six orthogonal subspaces of dimension 4 in 48 dimensions, under noise of standard

@@ -151,10 +151,13 @@ def paper_step_compresses(generator: torch.Generator, *, tied_residual: bool = F
         "tokens of norm one: long tokens of unequal length are counterexamples",
     ),
     control=but(r"the output is tied with a minus sign, $V_k = -c\, U_k^\top$", sign=-1.0),
-    corrects="The paper's layer, Eq. (18), adds attention to the residual stream without the shrinkage "
-    r"$1 - \kappa\beta$ of the step, Eqs. (10)-(12), that it is derived from, and calls it compression; "
-    r"with the derived output $U_k^\top$ it raises the rate for orthogonal subspaces. The free output "
-    "matrix, Eq. (115), is the paper's own, too.",
+    corrects=(
+        r"The layer adds attention to the residual stream without the shrinkage $1 - \kappa\beta$ of the "
+        r"step, Eqs. (10)-(12), that it is derived from, and calls it compression; with the derived output "
+        r"$U_k^\top$ it raises the rate for orthogonal subspaces. The free output matrix, Eq. (115), is "
+        r"the paper's own, too."
+    ),
+    corrected=Source("yu2023white", "Eq. (18)", "confirmed"),
 )
 def released_sign(generator: torch.Generator, *, sign: float = 1.0) -> Measured:
     r"""For tokens of norm one and orthonormal, mutually orthogonal $U_k$ the residual form $Z + \sum_k
@@ -185,7 +188,7 @@ def _unnormalised(tokens: Tensor, bases: Tensor, pi: Tensor) -> Tensor:
     measures="bound over rate, less 1; in diagonalising bases minus its absolute value; the smaller",
     at_least=-ROUNDING,
     source=Source(
-        "wu2024token",
+        "wu2025token",
         "variational bound of the rate and its corollary for orthonormal bases",
         "second-hand",
     ),
@@ -234,7 +237,7 @@ def tssa_bound(generator: torch.Generator, *, normalised: bool = True) -> Measur
         "the threshold is the bound of the statement; the control claims twice the decrease, which is"
         " the nearest wrong statement and falls short by a factor of 1.9"
     ),
-    source=Source("wu2024token", "gradient of the bound and token update", "own"),
+    source=Source("wu2025token", "gradient of the bound and token update", "own"),
     assumptions=(
         "the subspaces may be any matrices U_k, memberships between 0 and 1",
         "the source states the gradient; the guaranteed decrease is derived in this library "

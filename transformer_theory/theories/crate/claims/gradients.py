@@ -1,7 +1,7 @@
 """The steps against the functions that they descend: gradients by automatic differentiation, the Lipschitz
 constant, tokens in groups.
 
-Sources: :cite:t:`yu2023white`; :cite:t:`wu2024token` (token statistics).
+Sources: :cite:t:`yu2023white`; :cite:t:`wu2025token` (token statistics).
 """
 
 import math

@@ -27,6 +27,7 @@ CLOSED_FORM_STEPS = 60
     control=but(r"three times the step, $\eta = 3/L$", step=3.0),
     corrects=r"CRATE prints the LASSO without the factor $\frac12$ (Eqs. (15)-(17)); its step is that "
     r"of the LASSO with it.",
+    corrected=Source("yu2023white", "Eqs. (15)-(17)", "confirmed"),
 )
 def ista_descent(generator: torch.Generator, *, step: float = 1.0) -> float:
     r"""An ISTA step with $\eta = 1/L$, $L = \|D\|_2^2$, lowers the non-negative LASSO $\tfrac12 \|Y - Z

@@ -2,7 +2,7 @@
 handwritten digits.
 
 Sources: :cite:t:`yu2023white` (the paper and its released code), :cite:t:`hu2024indepth` (the first two
-departures), :cite:t:`wu2024token` (the last).
+departures), :cite:t:`wu2025token` (the last).
 """
 
 from collections.abc import Callable, Iterator
@@ -155,7 +155,7 @@ DEPARTURES: dict[str, Departure] = {
     "10 lambda fixed at .1": Departure(("lambda = .5",)),
     "11 positions and class token of deviation 1": Departure(("positions and class token at .02",)),
     "12 token statistics with a free output": Departure(
-        (STATISTICS, "token statistics, derived"), (), Source("wu2024token")
+        (STATISTICS, "token statistics, derived"), (), Source("wu2025token")
     ),
 }
 
@@ -226,7 +226,7 @@ def draw(result: Result) -> "Figure":
 
 @figure(
     "crate.departures",
-    source=(PAPER, Source("hu2024indepth"), Source("wu2024token"), Source("alpaydin1998optical")),
+    source=(PAPER, Source("hu2024indepth"), Source("wu2025token"), Source("alpaydin1998optical")),
     view=draw,
     quick={"seeds": 1, "steps": 1, "dim": 16, "depth": 2},
 )

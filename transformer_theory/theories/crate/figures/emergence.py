@@ -1,7 +1,7 @@
 """Does segmentation emerge from classification? CRATE and a ViT on generated images of two objects with known
 masks.
 
-Source: :cite:t:`yu2023emergence`.
+Source: :cite:t:`yu2024emergence`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SOURCE = Source("yu2023emergence")
+SOURCE = Source("yu2024emergence")
 # name -> constructor and learning rate
 NETWORKS = {"CRATE (released form)": (networks.crate, 3e-3), "ViT": (networks.vit, 2e-3)}
 Rule = tuple[str, float]

@@ -1,7 +1,7 @@
 """Membership maps of token statistics: which patches does each head count as its own, and are they the
 regions of the image?
 
-Source: :cite:t:`wu2024token`.
+Source: :cite:t:`wu2025token`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SOURCE = Source("wu2024token")
+SOURCE = Source("wu2025token")
 ACCURACY = "test accuracy"
 AGREEMENT = "agreement of the best head with the foreground"
 BEST = {"layer chosen by": "validation"}

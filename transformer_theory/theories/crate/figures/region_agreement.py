@@ -4,7 +4,7 @@ The preference of a head is the probability that a random foreground patch has a
 random background patch of the same image, the area under the ROC curve. Its agreement is the preference, or
 one minus it, whichever is larger on other images.
 
-Source: :cite:t:`wu2024token` (memberships).
+Source: :cite:t:`wu2025token` (memberships).
 """
 
 from typing import Any, NamedTuple

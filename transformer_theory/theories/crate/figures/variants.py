@@ -1,6 +1,6 @@
 """The variants of a layer: four compressions and three sparsifications, trained for the same number of steps.
 
-Sources: :cite:t:`yu2023white`, :cite:t:`wu2024token`, :cite:t:`beck2009fast`.
+Sources: :cite:t:`yu2023white`, :cite:t:`wu2025token`, :cite:t:`beck2009fast`.
 """
 
 import time
@@ -120,7 +120,7 @@ def draw(result: Result) -> "Figure":
 
 @figure(
     "crate.variants",
-    source=(PAPER, Source("wu2024token"), LASSO, Source("alpaydin1998optical")),
+    source=(PAPER, Source("wu2025token"), LASSO, Source("alpaydin1998optical")),
     view=draw,
     quick={"seeds": 1, "steps": 1, "dim": 16, "depth": 2, "rounds": 1},
 )

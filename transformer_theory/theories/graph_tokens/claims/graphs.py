@@ -35,12 +35,13 @@ VECTORS = 3  # eigenvectors that the transformer reads; all of their signs are e
         PAIRS,
     ),
     control=but("trees of 10 nodes with equal degrees that 1-WL distinguishes", draw=TREES),
-    corrects='Theorem 4.1 of Wong et al. (2023) (Corollary 2 of the paper): TokenGT "is at least as '
-    "powerful as k-WL "
-    "and is more expressive "
-    'than all message-passing GNNs". This holds for TokenGT of order k. The one used in practice has '
-    "order two, which is the "
-    "oblivious test of order two, that is, 1-WL on plain graphs: the bound of message passing.",
+    corrects=(
+        'It cites Corollary 2 of Kim et al. (2022) as: TokenGT "is at least as powerful as k-WL and is '
+        'more expressive than all message-passing GNNs". This holds for TokenGT of order k. The one used '
+        "in practice has order two, which is the oblivious test of order two, that is, 1-WL on plain "
+        "graphs: the bound of message passing."
+    ),
+    corrected=Source("wong2023understanding", "Theorem 4.1", "confirmed"),
 )
 def order_two(generator: Generator, *, draw: tuple[Callable[[Generator], Pair], ...] = EQUAL) -> Measured:
     """Equivariant networks F of order two distinguish no more plain graphs than 1-WL: $F(G) = F(H)$ if 1-WL
@@ -66,7 +67,7 @@ def order_two(generator: Generator, *, draw: tuple[Callable[[Generator], Pair], 
     "graph_tokens/message-passing",
     measures="largest relative difference of the outputs of random networks on two such graphs",
     at_most=1e-11,
-    source=Source("xu2019powerful", status="second-hand"),
+    source=Source("xu2019powerful", "Lemma 2", "second-hand"),
     assumptions=("nodes start from their degrees", PAIRS),
     control=but("trees of 10 nodes with equal degrees that 1-WL distinguishes", draw=TREES),
 )

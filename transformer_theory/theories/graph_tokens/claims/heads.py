@@ -64,8 +64,11 @@ def _size(generator: Generator) -> int:
         SIZES,
     ),
     control=but("identifiers are orthogonal, but of lengths between 1 and 2", unit=False),
-    corrects="The survey of Wong et al. (2023) (D.1.1) asks for *orthogonal* identifiers. Its products "
-    "1 and 0 need *orthonormal* ones, and that of a node with itself is 2.",
+    corrects=(
+        "It asks for *orthogonal* identifiers. Its products 1 and 0 need *orthonormal* ones, and that of "
+        "a node with itself is 2."
+    ),
+    corrected=Source("wong2023understanding", "App. D.1.1", "confirmed"),
 )
 def inner_products(generator: Generator, *, unit: bool = True) -> Measured:
     r"""With orthonormal identifiers $\langle [P_{i_1}; P_{i_2}], [P_{j_1}; P_{j_2}] \rangle = [i_1 = j_1] +

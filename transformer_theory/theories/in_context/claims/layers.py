@@ -65,7 +65,7 @@ def one_step(generator: Generator, *, query_is_key: bool = False) -> float:
     "in_context/many-steps",
     measures="largest relative difference to gradient descent after 2, 5 and 20 steps",
     at_most=1e-13,
-    source=Source(OSWALD, "Proposition 1", "second-hand"),
+    source=Source("vonoswald2023transformers", "Eq. (4), Proposition 1", "confirmed"),
     assumptions=(KEYS_ONLY, r"$W_0 = 0$, all layers equal"),
     control=but("compares with one step fewer", missing=1),
 )
@@ -109,7 +109,7 @@ def _context(generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
     "in_context/dual",
     measures="largest relative difference of the two sides",
     at_most=1e-13,
-    source=Source(DAI, status="second-hand"),
+    source=Source("dai2023why", "Section 2.2, Eqs. (7)-(9); Section 3.1, Eqs. (11) and (12)", "confirmed"),
     assumptions=("attention without normalisation",),
     control=but("softmax attention", softmax=True),
 )

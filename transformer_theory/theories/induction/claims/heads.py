@@ -18,7 +18,6 @@ from ..scores import PREFIX, SCORES, draw_blocks, score_weights, uniform_score
 
 FRAMEWORK, OLSSON = "elhage2021mathematical", "olsson2022incontext"
 OWN = Source(FRAMEWORK, status="own")
-SECOND = Source(FRAMEWORK, status="second-hand")
 IDS, TOKENS = 5, 60
 COPY = "queries whose token has an earlier copy with a successor"
 ONE_LAYER = "one layer: uniform attention, whose output is the share of each id among the tokens so far"
@@ -28,14 +27,14 @@ ONE_LAYER = "one layer: uniform attention, whose output is the share of each id 
     "induction/in-context-bigram",
     measures="largest error of the output at b = 400",
     at_most=1e-12,
-    source=SECOND,
+    source=Source("elhage2021mathematical", 'section "How Induction Heads Work"', "own"),
     assumptions=("sequences start with BOS", "softmax at scale b = 400, float64", COPY),
     control=but(ONE_LAYER, composed=False),
 )
 def bigram(generator: Generator, *, composed: bool = True) -> Measured:
     r"""Two layers of one head each, written by hand, tend to the bigram statistics of the sequence as $b \to
     \infty$: $\mathrm{out}_t(v)$ tends to the number of $j \le t$ with $x_{j-1} = x_t$ and $x_j = v$, divided
-    by that with $x_{j-1} = x_t$.
+    by that with $x_{j-1} = x_t$. (The source describes the circuit; counts and limit are the library's.)
     """
     ids = random_sequences(4, vocabulary=IDS, length=TOKENS, generator=generator)
     target, known = in_context_bigram(ids, IDS)
@@ -95,7 +94,11 @@ def _random_network(generator: Generator, *, layers: int = 2, heads: int = 2, di
     "induction/path-expansion",
     measures="relative error of the sum over all paths",
     at_most=1e-12,
-    source=SECOND,
+    source=Source(
+        "elhage2021mathematical",
+        'sections "Path Expansion of Logits" and "Virtual Attention Heads"',
+        "confirmed",
+    ),
     assumptions=("no norms, MLPs and biases", "two layers of two heads with Gaussian weights"),
     control=but("paths of two heads (virtual heads) are left out", longest=1),
 )

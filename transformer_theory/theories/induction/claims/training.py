@@ -92,7 +92,7 @@ def one_layer_unigram(generator: Generator, *, layers: int = 1) -> Measured:
     "induction/order-of-strategies",
     measures="number of strategies that are nearest at some step, if first in this order",
     at_least=3.0,
-    source=Source(EDELMAN, status="second-hand"),
+    source=Source("edelman2024evolution", "abstract", "second-hand"),
     assumptions=(CHAINS, "measured every 4 steps up to step 100, then every 20"),
     control=but("one layer", layers=1),
     cost="training",

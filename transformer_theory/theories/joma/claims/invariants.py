@@ -271,9 +271,6 @@ def softmax_invariant(generator: Generator, *, factor: float = 1.0) -> Measured:
         "gradient descent with rate 0.1, T = 1/2, Gaussian contexts of 20 classes",
     ),
     control=but("stops after 100 steps, while the mean attention is still that of the start", steps=100),
-    corrects="The figure judges the invariant by a centred correlation (second-hand), which does not "
-    "see the size: in its setting the correlation is .99 while the relative error is .73 after 1000 "
-    "steps and 7.8 after 2000.",
 )
 def correlation_hides_the_size(generator: Generator, *, steps: int = 2000) -> Measured:
     r"""Late in training the change of the logits that joma/softmax-invariant predicts has the right direction

@@ -136,9 +136,6 @@ def near_relatives_first(generator: Generator, *, sibling_rate: float = 1.0) -> 
         "width 256 instead of 1024",
     ),
     control=but("shuffles the classes of the latents", shuffled=True),
-    corrects="Table 1 takes a correlation near 1 as a sign that a latent is found (second-hand). It is "
-    "the largest of 400 units over 20 or 30 sequences, and before training it is .94 to 1.00 for the "
-    "lowest latents at the published sizes.",
 )
 def recovery_untrained(generator: Generator, *, shuffled: bool = False) -> float:
     r"""A recovery near 1 of the lowest latents does not show learning: in the smaller setting of Table 1 an

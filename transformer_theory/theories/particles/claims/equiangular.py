@@ -24,14 +24,8 @@ from ..equiangular import (
 )
 from .flows import uniform
 
-SURVEY, DYNAMIC = (
-    Source("geshkovski2025mathematical", status="second-hand"),
-    Source("geshkovski2024dynamic", status="own"),
-)
-OWN, CRITICAL = (
-    Source("geshkovski2025mathematical", status="own"),
-    Source("chen2026critical", status="second-hand"),
-)
+OWN = Source("geshkovski2025mathematical", status="own")
+DYNAMIC = Source("geshkovski2024dynamic", status="own")
 SIZES = (32, 128, 512)  # dimensions of independent tokens
 PARALLEL = (0.5, 1.0, 2.0, 4.0)
 
@@ -65,7 +59,7 @@ def _orthogonal(
     "particles/orthogonal-start",
     measures="largest distance of a pairwise cosine from g, at four times",
     at_most=1e-6,
-    source=SURVEY,
+    source=Source("geshkovski2025mathematical", "Theorem 6.8, Eq. (6.9)", "second-hand"),
     assumptions=("16 orthogonal tokens in 20 dimensions", "beta uniform in [0, 4]"),
     control=but("the equation of USA", rate=unnormalised_rate),
 )
@@ -80,7 +74,7 @@ def orthogonal_start(generator: Generator, *, rate: Callable[..., float] = softm
     "particles/orthogonal-start-usa",
     measures="largest distance of a pairwise cosine from g, at four times",
     at_most=1e-6,
-    source=SURVEY,
+    source=Source("geshkovski2025mathematical", "Theorem 6.8, Eq. (6.10)", "second-hand"),
     assumptions=("16 orthogonal tokens in 20 dimensions", "beta uniform in [0, 4]"),
     control=but("the equation of SA", rate=softmax_rate),
 )
@@ -93,12 +87,14 @@ def orthogonal_start_usa(generator: Generator, *, rate: Callable[..., float] = u
     "particles/two-tokens",
     measures="largest distance of the solution from tanh t at five times",
     at_most=1e-8,
-    source=SURVEY,
+    source=Source("geshkovski2025mathematical", "Theorem 6.8", "own"),
     assumptions=("times uniform in [0, 3]",),
     control=but("three tokens", n=3),
 )
 def two_tokens(generator: Generator, *, n: int = 2) -> float:
-    r"""For $n = 2$ and $\beta = 0$ the common cosine is $\tanh t$."""
+    r"""For $n = 2$ and $\beta = 0$ the common cosine is $\tanh t$. (A special case of the equation for
+    orthogonal tokens.)
+    """
     times = (3 * torch.rand(5, generator=generator, dtype=torch.float64) + 0.01).sort().values.tolist()
     distances = [abs(g - math.tanh(t)) for t, g in zip(times, common_cosine(times, n=n, beta=0.0))]
     return float(max(distances))
@@ -141,12 +137,14 @@ def consensus_rate(generator: Generator, *, swapped: bool = False) -> Measured:
         "the bound is attained at the start, so the measured ratio is 1; the control is the instance "
         "of the correction, where the printed bound fails by 2.6 per cent"
     ),
-    source=OWN,
+    source=Source("geshkovski2025mathematical", "App. D", "second-hand"),
     assumptions=("2 to 32 tokens", "beta uniform in [0, 2]", "times in [t_0, t_0 + 10]"),
     control=but(r"time 0, two tokens, $\beta$ below .02", early=True),
-    corrects=r"Quoted for all $t \ge 0$, the estimate fails at t = 0: for $n = 2$, $\beta = 0$ it says "
-    r"$1 \le \frac12 e^{2/3} = .974$. It needs $g \ge 1/2$, which holds from $t_0$ on. Second-hand: we "
-    "have not read the paper's appendix.",
+    corrects=(
+        r"Quoted for all $t \ge 0$, the estimate fails at t = 0: for $n = 2$, $\beta = 0$ it says $1 \le "
+        r"\frac12 e^{2/3} = .974$. It needs $g \ge 1/2$, which holds from $t_0$ on."
+    ),
+    corrected=Source("geshkovski2025mathematical", "App. D", "second-hand"),
 )
 def estimate(generator: Generator, *, early: bool = False) -> float:
     r"""For $t \ge t_0 = n e^\beta / 2$ in SA from orthogonal tokens, $1 - g(t) \le \frac12 \exp(-n (t - t_0)
@@ -171,13 +169,14 @@ def estimate(generator: Generator, *, early: bool = False) -> float:
     measures="distance from -1/2 of the log-log slope, in d = 32, 128, 512, of the root mean square "
     "distance of cosines from g",
     at_most=0.15,
-    source=SURVEY,
+    source=Source("geshkovski2025mathematical", "Theorem 6.9", "second-hand"),
     assumptions=("8 sequences of 16 tokens, beta = 1", "times .5, 1, 2 and 4"),
     control=but("tokens with a common direction", common=0.7),
 )
 def high_dimension(generator: Generator, *, common: float = 0.0) -> Measured:
-    """Independent uniform tokens follow $g$ up to a distance that falls with the dimension, about like
-    $d^{-1/2}$.
+    r"""Independent uniform tokens follow $g$ up to a distance that falls with the dimension: the source
+    proves $\sqrt{\log d / d}$ times a factor that grows exponentially in $n t$. About like $d^{-1/2}$ is
+    measured here.
     """
     n, beta, deviations = 16, 1.0, []
     expected = torch.from_numpy(common_cosine(PARALLEL, n=n, beta=beta))
@@ -229,7 +228,7 @@ def separation(generator: Generator, *, normalised: bool = True) -> Measured:
     "particles/context-length",
     measures="largest distance of the mean cosine of the outputs from the formula, ten settings",
     at_most=1e-12,
-    source=CRITICAL,
+    source=Source("chen2026critical", "proof of Theorem 2.1", "second-hand"),
     assumptions=(
         "4 to 63 tokens, cosine .1 to .8",
         "beta = gamma log n, gamma .5 to 1.5 times the critical value",
@@ -258,7 +257,7 @@ def context_length(generator: Generator, *, limit: bool = False) -> float:
     "particles/critical-context",
     measures="distance of the formula at 100 million tokens from the limit",
     at_most=1e-6,
-    source=CRITICAL,
+    source=Source("chen2026critical", "Theorem 2.1", "second-hand"),
     assumptions=("cosine .2 to .8",),
     control=but(r"$\gamma$ at .9 of the critical value, where the limit is 1", factor=0.9),
 )

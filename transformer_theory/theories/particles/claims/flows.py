@@ -13,16 +13,7 @@ from ....core.sources import Source
 from ..clusters import count_clusters, energy, half_space_probability, in_half_space, mean_cosine
 from ..dynamics import flow, pre_norm_field, softmax_field, unit, unnormalised_field
 
-SURVEY = Source("geshkovski2025mathematical", status="second-hand")
-DYNAMIC = Source("geshkovski2024dynamic", status="second-hand")
-CAUSAL, NORMS = (
-    Source("karagodin2024clustering", status="second-hand"),
-    Source("karagodin2025normalization", status="second-hand"),
-)
-MODES, WENDEL = (
-    Source("bruno2025emergence", status="second-hand"),
-    Source("wendel1962problem", status="second-hand"),
-)
+MODES = Source("bruno2025emergence", status="second-hand")
 BETAS = (0.5, 2.0, 9.0)
 TIMES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 DRAWS = 160  # sets of points of Wendel's formula
@@ -39,7 +30,7 @@ def uniform(shape: tuple[int, ...], generator: Generator) -> Tensor:
     "particles/energy-rises",
     measures="smallest change of the energy between seven times",
     at_least=-1e-9,
-    source=SURVEY,
+    source=Source("geshkovski2025mathematical", "Eq. (3.6), Lemmas 3.6 and 3.7", "second-hand"),
     assumptions=("12 uniform tokens in four dimensions", "beta between .5 and 9", "scores with B = I"),
     control=but("V = -I", sign=-1.0),
 )
@@ -71,16 +62,19 @@ def _half_sphere(generator: Generator) -> Tensor:
     "particles/energy-scale",
     measures="largest distance of the energy from 1 at time 60, four sequences",
     at_most=1e-9,
-    source=DYNAMIC,
+    source=Source("geshkovski2025mathematical", "Lemma 6.4", "own"),
     assumptions=("16 tokens in eight dimensions, uniform on a half-sphere", "beta uniform in [1, 2]"),
     control=but(r"the further factor $1/(2\beta)$", printed=True),
-    corrects=r"Quoted with the factor $1/(2 \beta e^\beta n^2)$ in front of $\sum_{ij} e^{\beta \langle "
-    r"x_i, x_j \rangle}$, the energy is at most $1/(2\beta)$, and a statement about its levels up to 1 "
-    r"is empty; the factor is $1/(e^\beta n^2)$. Second-hand: we have not read the paper's text.",
+    corrects=(
+        r"Quoted with the factor $1/(2 \beta e^\beta n^2)$ in front of $\sum_{ij} e^{\beta \langle x_i, "
+        r"x_j \rangle}$, the energy is at most $1/(2\beta)$, and a statement about its levels up to 1 is "
+        r"empty; the factor is $1/(e^\beta n^2)$."
+    ),
+    corrected=Source("geshkovski2024dynamic", "Section 1, definition of the energy", "second-hand"),
 )
 def energy_scale(generator: Generator, *, printed: bool = False) -> Measured:
     r"""From tokens in an open half-space the energy $E(X) = n^{-2} \sum_{ij} e^{\beta (\langle x_i, x_j
-    \rangle - 1)}$ tends to 1 along SA, whatever $\beta$.
+    \rangle - 1)}$ tends to 1 along SA, whatever $\beta$. (A corollary of the source's lemma on half-spaces.)
     """
     beta = 1 + float(torch.rand((), generator=generator))
     last = flow(_half_sphere(generator), partial(softmax_field, beta=beta), times=(60.0,), tolerance=1e-6)[-1]
@@ -92,11 +86,9 @@ def energy_scale(generator: Generator, *, printed: bool = False) -> Measured:
     "particles/half-space",
     measures="1 minus the smallest cosine of two tokens at time 60",
     at_most=1e-6,
-    source=SURVEY,
+    source=Source("geshkovski2025mathematical", "Lemma 6.4", "second-hand"),
     assumptions=("16 tokens in eight dimensions, uniform on a half-sphere", "Gaussian B of variance 1/8"),
     control=but("eight tokens at a point and eight at its antipode, which are at rest", antipodal=True),
-    corrects=r"Readings of the theorem on one cluster as one about *every* start: antipodal tokens "
-    r"never join.",
 )
 def half_space(generator: Generator, *, antipodal: bool = False) -> Measured:
     r"""Tokens in an open half-space end in one cluster in SA with $V = I$, whatever the scores $x_i B
@@ -114,12 +106,14 @@ def half_space(generator: Generator, *, antipodal: bool = False) -> Measured:
     "particles/sphere",
     measures="1 minus the smallest cosine of two tokens at time 400",
     at_most=1e-6,
-    source=SURVEY,
+    source=Source("geshkovski2025mathematical", "Theorem 6.1", "second-hand"),
     assumptions=("12 uniform tokens in three dimensions", "beta = 1"),
     control=but("V = -I", inverted=True),
 )
 def sphere(generator: Generator, *, inverted: bool = False) -> float:
-    r"""For $d \ge 3$, SA with $V = I$ takes almost every start to one cluster."""
+    r"""For $d \ge 3$, SA with $V = I$ takes almost every start to one cluster. (For any number of tokens and
+    any $\beta \ge 0$; the same holds for USA.)
+    """
     X, value = uniform((4, 12, 3), generator), (-1.0 if inverted else 1.0) * torch.eye(3, dtype=torch.float64)
     last = flow(X, partial(softmax_field, beta=1.0, value=value), times=(400.0,), tolerance=1e-6)[-1]
     return 1 - float((last @ last.mT).min())
@@ -133,7 +127,7 @@ def sphere(generator: Generator, *, inverted: bool = False) -> float:
         "4.5 standard errors are a level of 7 in a million; the nearest control is a draw in which "
         "the shift changes the probability least"
     ),
-    source=WENDEL,
+    source=Source("wendel1962problem", "restated as Theorem 6.7 of Geshkovski et al. (2025)", "second-hand"),
     assumptions=("Gaussian tokens", "2 to 5 dimensions, 2d - 1 to 2d + 1 tokens"),
     control=but("tokens with mean 1.5 in each coordinate", symmetric=False),
 )
@@ -162,12 +156,15 @@ def _counts(beta: float, generator: Generator) -> Tensor:
     "particles/metastable",
     measures="share of 16 sequences with 2 to 12 clusters at time 20",
     at_least=1.0,
-    source=DYNAMIC,
+    source=Source("geshkovski2024dynamic", "main theorem, Section 2 (separated caps)", "own"),
     assumptions=("32 uniform tokens on the circle", "a cluster: tokens connected by cosines above .999"),
     control=but(r"$\beta = 1$", beta=1.0),
 )
 def metastable(generator: Generator, *, beta: float = 25.0) -> Measured:
-    r"""At large $\beta$ tokens on the circle form several clusters: two to 12 at time 20 for $\beta = 25$."""
+    r"""At large $\beta$ tokens on the circle form several clusters: two to 12 at time 20 for $\beta = 25$.
+    (The source proves that tokens that start in separate caps stay clustered for a time exponential in
+    $\beta$; counts from uniform starts are the library's.)
+    """
     found = _counts(beta, generator)
     several = (found >= 2) & (found <= SEVERAL)
     detail = {"mean": float(found.mean()), "smallest": float(found.min()), "largest": float(found.max())}
@@ -186,7 +183,9 @@ def metastable(generator: Generator, *, beta: float = 25.0) -> Measured:
 def square_root(
     generator: Generator, *, betas: tuple[float, ...] = (16.0, 25.0, 36.0, 49.0, 81.0)
 ) -> Measured:
-    r"""The number of clusters on the circle grows like $\sqrt\beta$."""
+    r"""The number of clusters on the circle grows like $\sqrt\beta$. (At finite n and from uniform starts
+    this is measured here.)
+    """
     means = [float(_counts(beta, generator).mean()) for beta in betas]
     x, y = torch.tensor(betas, dtype=torch.float64).log(), torch.tensor(means, dtype=torch.float64).log()
     slope = float(((x - x.mean()) * y).sum() / (x - x.mean()).square().sum())
@@ -197,12 +196,14 @@ def square_root(
     "particles/causal-leader",
     measures="1 minus the smallest cosine of a token with the start of the first one, at time 60",
     at_most=1e-3,
-    source=CAUSAL,
+    source=Source("karagodin2024clustering", "Section 4", "second-hand"),
     assumptions=("12 uniform tokens in six dimensions", "beta = 1"),
     control=but("no mask", causal=False),
 )
 def causal_leader(generator: Generator, *, causal: bool = True) -> float:
-    """With a causal mask and $V = I$ all tokens join the first one, which does not move."""
+    """With a causal mask and $V = I$ all tokens of almost every start, with any scores, join the first one,
+    which does not move.
+    """
     X = uniform((4, 12, 6), generator)
     last = flow(X, partial(softmax_field, beta=1.0, causal=causal), times=(60.0,), tolerance=1e-6)[-1]
     return 1 - float((last * X[:, :1]).sum(-1).min())
@@ -212,13 +213,20 @@ def causal_leader(generator: Generator, *, causal: bool = True) -> float:
     "particles/pre-norm",
     measures="distance of the exponent of 1 - mean cosine in time, from 100 to 400, from -2",
     at_most=0.05,
-    source=NORMS,
+    source=Source("karagodin2025normalization", "Theorem 4.3", "second-hand"),
     assumptions=("8 tokens in 16 dimensions with a common direction", "beta = 1, V = I"),
+    corrects=(
+        r"Its condition $\delta < 1/(100 n^2 \beta^2)$ excludes nothing if $\beta$ is small. Two antipodal "
+        r"tokens meet it at $\beta = 1/100$; they stay antipodal, so the variance does not fall. A "
+        r"condition on $\delta$ alone, such as $\delta < 1/(100 n^2)$, is needed."
+    ),
+    corrected=Source("karagodin2025normalization", "Theorem 4.3, (ii)", "second-hand"),
     control=but("SA, which normalises the tokens, from 3 to 12", normalised=True),
 )
 def pre_norm(generator: Generator, *, normalised: bool = False) -> Measured:
     r"""In pre-norm layers, $\dot z_i = \sum_j a_{ij} \hat z_j$, tokens cluster like a power of time: near
-    consensus $|z|$ grows like t, so $1 - \cos$ falls like $t^{-2}$, and not exponentially.
+    consensus $|z|$ grows like t, so $1 - \cos$ falls like $t^{-2}$, and not exponentially. (The source has
+    the rate of the variance; the power follows from it.)
     """
     X = 3 * uniform((1, 8, 16), generator) + 2 * uniform((1, 1, 16), generator)
     times = (3.0, 12.0) if normalised else (100.0, 400.0)  # SA is at rest at time 100, up to rounding

@@ -53,8 +53,6 @@ def _instances(generator: Generator) -> dict[str, tuple[Tensor, Tensor]]:
         "training samples move by their labels; in the source they, too, move by estimated memberships",
     ),
     control=but("takes steps ten times as long", times=10.0),
-    corrects=r"A rise at every layer is a property of short steps. The bound on $\eta$ is derived here; "
-    r"the usual $\eta = 0.5$ is not always below it.",
 )
 def redunet_ascent(generator: Generator, *, times: float = 1.0) -> Measured:
     r"""No layer of ReduNet, $x^+ \propto x + \eta\,(xE - \sum_j \frac{n_j}{n} \pi_j\, xC_j)$ on the unit
@@ -73,7 +71,7 @@ def redunet_ascent(generator: Generator, *, times: float = 1.0) -> Measured:
     measures="largest difference between features of shifted images and shifted features, over all "
     "shifts; features have norm 1",
     at_most=ROUNDING,
-    source=Source("chan2022redunet", "", "not found"),
+    source=Source("chan2022redunet", status="second-hand"),
     assumptions=("shifts are cyclic: the grid is a ring or a torus",),
     control=but("builds the network from the samples alone, without their shifts", vector=True),
 )
@@ -120,7 +118,7 @@ def _samples(generator: Generator, *, subspaces: bool = True) -> tuple[Tensor, T
     "rate_reduction/subspaces-compress",
     measures="smallest excess of another grouping's coding length, bits per sample",
     at_least=0.0,
-    source=Source("ma2007segmentation", "", "not found"),
+    source=Source("ma2007segmentation", status="second-hand"),
     assumptions=AROUND_SUBSPACES,
     control=but("draws all groups from one subspace", subspaces=False),
 )
@@ -153,7 +151,7 @@ def subspaces_compress(generator: Generator, *, subspaces: bool = True) -> Measu
     measures="share of samples in the group of their subspace",
     at_least=RECOVERED_SHARE,
     margin=NEAR,
-    source=Source("ma2007segmentation", "", "not found"),
+    source=Source("ma2007segmentation", status="second-hand"),
     assumptions=AROUND_SUBSPACES,
     control=but("draws all groups from one subspace", subspaces=False),
 )

@@ -34,7 +34,6 @@ from ..optimum import largest_rank
 from ..problem import orthogonal_classes, sorted_labels, with_spectra
 from ..spheres import OnSpheres, uneven
 
-LANDSCAPE_THEOREM = Source("wang2024global", "", "second-hand")
 EPS = 0.5**0.5  # ε² = 1/2, the distortion of the MCR² experiments
 SMALL_SIZES, SMALL_DIM = (3, 3, 4), 3  # sizes of the problem with a penalty
 GRADIENT_RTOL = 1e-9  # largest gradient of a critical point, in units of the penalty
@@ -94,7 +93,7 @@ def _critical(problem: Regularised, X: Tensor) -> bool:
     "rate_reduction/maximisers",
     measures="largest distance from the shape of a maximiser",
     at_most=LEVEL_ATOL,
-    source=LANDSCAPE_THEOREM,
+    source=Source("wang2024global", "first theorem, part (i): local maximisers", "second-hand"),
     assumptions=(*ASSUMED, DRAWN),
     control=but("takes critical points that are not maximisers", of_saddles=True),
 )
@@ -129,7 +128,9 @@ def _searched(problem: Regularised, generator: Generator, count: int) -> list[Te
     measures="smallest of the largest eigenvalues of the Hessian, in units of λ, over five constructed "
     "and up to four searched points",
     at_least=1e-3,
-    source=LANDSCAPE_THEOREM,
+    source=Source(
+        "wang2024global", "second theorem: every other critical point is a strict saddle", "second-hand"
+    ),
     assumptions=(
         *ASSUMED,
         DRAWN,
@@ -172,12 +173,16 @@ def _unequal_sizes(generator: Generator) -> tuple[int, ...]:
     "rate_reduction/penalty-bound",
     measures="relative error of the bound against the largest slope; plus 1 if F does not fall on both sides",
     at_most=1e-6,
-    source=LANDSCAPE_THEOREM,
+    source=Source("wang2024global", "first theorem, condition on λ", "second-hand"),
     assumptions=(PENALTY, "other classes are zero"),
     control=but("lets the smallest class decide", smallest_class=True),
-    corrects=r"A later text restates the interval of $\lambda$ with a closed right end. There the two "
-    "roots coincide, and $F$ falls with the singular value on both sides: no maximiser of the largest "
-    "class is left.",
+    corrects=(
+        r"The book closes the interval of $\lambda$ at its right end. There the two roots coincide, and "
+        r"$F$ falls with the singular value on both sides: no maximiser of the largest class is left."
+    ),
+    corrected=Source(
+        "buchanan2025learning", 'Chapter 3, theorem "Local and Global Optima", condition on λ', "confirmed"
+    ),
 )
 def penalty_bound(generator: Generator, *, smallest_class: bool = False) -> Measured:
     r"""$F(X) = \Delta R(X|y) - \frac{\lambda}{2}\|X\|_F^2$ has maximisers with non-zero class $j$ if and only
@@ -246,12 +251,17 @@ def _filled(problem: Regularised, order: Sequence[int], gains: Sequence[float]) 
     measures="larger of: distance of the best maximiser from the closed form; excess of an ascent over "
     "it; nats",
     at_most=ROUNDING,
-    source=LANDSCAPE_THEOREM,
+    source=Source("wang2024global", "first theorem, part (ii): global maximisers", "second-hand"),
     assumptions=(*ASSUMED, "the classes differ in size"),
     control=but("fills the larger classes first", smaller_first=False),
-    corrects=r"A later text restates that global maximisers have $\sum_j r_j = \min(n, d)$ for every "
-    r"$\lambda$ of the interval. Near its right end a dimension of the largest class, or of any class, "
-    "gains less than nothing, and lower ranks or $X = 0$ are better.",
+    corrects=(
+        r"The book states that global maximisers have $\sum_j r_j = \min(n, d)$ for every $\lambda$ of the "
+        r"interval (it prints m for n). Near its right end a dimension of the largest class, or of any "
+        r"class, gains less than nothing, and lower ranks or $X = 0$ are better."
+    ),
+    corrected=Source(
+        "buchanan2025learning", 'Chapter 3, theorem "Local and Global Optima", part (ii)', "confirmed"
+    ),
 )
 def global_maximisers(generator: Generator, *, smaller_first: bool = True) -> Measured:
     r"""At the largest $F(X) = \Delta R(X|y) - \frac{\lambda}{2}\|X\|_F^2$ the $d$ dimensions go to the

@@ -18,7 +18,6 @@ from ....metrics.coding import SecondMoments, rate_reduction, unit_norm
 from ..loss import MaximalCodingRateReduction
 from ..redunet import construct, construct_shift_invariant
 
-LAYER = Source("chan2022redunet", "", "not found")
 SETTING = Source("yu2020learning", "", "own")
 EPS = 0.1**0.5  # ε² = 0.1, the distortion of the published networks
 ROUNDING = 1e-9
@@ -149,7 +148,7 @@ def moments_suffice(generator: Generator, *, same: bool = True) -> Measured:
     "rate_reduction/redunet-layer",
     measures="largest difference of features from the formulas",
     at_most=ROUNDING,
-    source=LAYER,
+    source=Source("chan2022redunet", status="second-hand"),
     assumptions=(
         "features have norm 1",
         "training samples move by their labels; in the source they, too, move by estimated memberships",
@@ -192,7 +191,7 @@ def redunet_layer(generator: Generator, *, weighted: bool = True) -> Measured:
     "rate_reduction/shifts-are-samples",
     measures="largest difference of features, memberships and rates of the two networks",
     at_most=ROUNDING,
-    source=LAYER,
+    source=Source("chan2022redunet", status="second-hand"),
     assumptions=(
         "shifts are cyclic: the grid is a ring or a torus",
         r"the Fourier transform is not normalised: $\hat x(0) = \sum_t x(t)$",
@@ -202,6 +201,7 @@ def redunet_layer(generator: Generator, *, weighted: bool = True) -> Measured:
     ),
     corrects="The released code takes the unitary transform in the same formulas. Its network is the "
     r"one here with $\epsilon^2$, $\eta$ and $\lambda$ multiplied by $T$.",
+    corrected=Source("chan2022redunet", "released code, redunet/layers/fourier1d.py", "confirmed"),
 )
 def shifts_are_samples(generator: Generator, *, unitary: bool = False) -> Measured:
     r"""The shift-invariant ReduNet, with operators $c \times c$ at each frequency of the grid, is ReduNet on

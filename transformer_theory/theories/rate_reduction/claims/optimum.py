@@ -10,6 +10,7 @@ import torch
 from torch import Generator
 
 from ....core.claims import Measured, but, claim
+from ....core.sources import Source
 from ....metrics.coding import rate_reduction
 from ..optimum import RANK_RTOL, disorder, flat_reduction, maximise, optimum
 from ..problem import MCR2, OPTIMUM_THEOREM, orthogonal_classes
@@ -46,10 +47,17 @@ def _optimum_control(generator: Generator) -> float:
     control=but(
         "replaces the value of the optimum by that of collapsed classes, of rank one each", _optimum_control
     ),
-    corrects=r"A later text restates the condition on the distortion as $\epsilon^4 < c \min_j "
-    r"(n_j/n)\, d^2/r_j^2$ with a constant $c > 0$. At $c = 1$ it does not make every dimension pay: "
-    "the best $s_j$ may be smaller than $r_j$. No fixed $c$ does at all class shares: the $c$ needed "
-    r"falls like $1/\log(n/n_j)$ as $n_j/n \to 0$.",
+    corrects=(
+        r"The book states the condition on the distortion as $\epsilon^4 < c \min_j (n_j/n)\, d^2/r_j^2$ "
+        r"with a constant $c > 0$. At $c = 1$ it does not make every dimension pay: the best $s_j$ may be "
+        r"smaller than $r_j$. No fixed $c$ does at all class shares: the $c$ needed falls like "
+        r"$1/\log(n/n_j)$ as $n_j/n \to 0$."
+    ),
+    corrected=Source(
+        "buchanan2025learning",
+        'Chapter 3, theorem "Characterization of Global Optimal Solutions"',
+        "confirmed",
+    ),
 )
 def optimum_value(generator: Generator) -> Measured:
     r"""Under $\|X_j\|_F^2 = n_j$ and $\mathrm{rank}\, X_j \le r_j$, $\sum_j r_j \le d$, the largest rate
@@ -123,9 +131,6 @@ def _geometry_control(generator: Generator) -> Measured:
         f"singular values below {RANK_RTOL:g} of the largest of their class count as zero",
     ),
     control=but("takes five classes in three dimensions, where they cannot be orthogonal", _geometry_control),
-    corrects="Yu et al. (2020) allow each class one non-zero singular value that is smaller than its "
-    "others; at a maximum there is none. (The theorem of Wang et al. (2024) is on the problem with a "
-    "penalty.)",
 )
 def orthogonal_flat(generator: Generator) -> Measured:
     r"""The maximum under $\|X_j\|_F^2 = n_j$ and $\mathrm{rank}\, X_j \le r_j$ has orthogonal classes, $X_i

@@ -159,7 +159,7 @@ def zero_reduction(generator: Generator) -> Measured:
     "rate_reduction/soft-memberships",
     measures="largest excess of the rate reduction over the chord, nats",
     at_most=1e-12,
-    source=Source("ma2007segmentation", "", "not found"),
+    source=Source("ma2007segmentation", status="second-hand"),
     assumptions=("each sample's memberships sum to one",),
     control=but("mixes features instead of memberships", of_memberships=False),
 )
@@ -203,7 +203,7 @@ def _plain_reduction(features: Tensor, memberships: Tensor) -> Tensor:
     "rate_reduction/gradients",
     measures="largest relative error of the gradient",
     at_most=1e-9,
-    source=Source("chan2022redunet", "", "not found"),
+    source=Source("chan2022redunet", status="second-hand"),
     assumptions=("each sample's memberships sum to one and are held fixed",),
     control=but("leaves out the weights n_j / n of the classes", weighted=False),
 )

@@ -152,6 +152,7 @@ def explicit_error(generator: Generator, *, dual: bool = True) -> Measured:
     corrects=r"Lemma 4 (Eqs. (10) and (94)) sums over the classes without their shares, while $\gamma$ "
     "counts the steps of one class, $h(t/K)$; with the shares $w_n = 1/K$ both have the same unit of "
     "time.",
+    corrected=Source("tian2023scan", "Lemma 4, Eqs. (10) and (94)", "confirmed"),
 )
 def slow_attention(generator: Generator, *, flow: Callable = modified_flow) -> Measured:
     r"""While attention stands still, the decoder of Lemma 3's flow is known in closed form, and Lemma 4's
@@ -220,6 +221,7 @@ def _first_velocity(classes: SequenceClasses, *, sign: int) -> Tensor:
     r"Eqs. (82) to (84) it is $q_0 (-(1 + \theta_{n'}) + \sum_{k \ne n} (1 + \theta_k) E'_{kn'})$: the "
     "first of the two terms changes its sign. As printed, a common token would gain attention where "
     "classes overlap by less than about $1/M$.",
+    corrected=Source("tian2023scan", "Eq. (88), App. D.5", "confirmed"),
 )
 def tiny_overlaps(generator: Generator, *, sign: int = -1) -> Measured:
     r"""In Lemma 4's flow a single common token loses attention, and distinct tokens gain it, even where
@@ -307,6 +309,7 @@ def _minus_printed_B(t: Tensor, *, classes: int, overlap: float, **setting: floa
     control=but(r"uses the printed form $\frac14 \ln(C_0 + 4\Gamma)$", closed=_minus_printed_B),
     corrects=r"Eq. (124) prints $\frac14 \ln(C_0 + 4\Gamma)$, which is not zero at $t = 0$ unless $C_0 "
     r"= 1$. " + PRINTED_C0,
+    corrected=Source("tian2023scan", "Eq. (124)", "confirmed"),
 )
 def common_logit(generator: Generator, *, closed: Callable = _minus_B) -> Measured:
     r"""For any $C_0$ the solution of Theorem 4's equation $\dot z = -\eta_Z \gamma(t)\, e^{4z} / C_0$, $z(0)
@@ -346,6 +349,7 @@ def common_logit(generator: Generator, *, closed: Callable = _minus_B) -> Measur
     ),
     control=but(r"has a vocabulary of $M = 2 / E_0$, so the term $1 / (M E_0)$ is one half", products=2.0),
     corrects=PRINTED_C0,
+    corrected=Source("tian2023scan", "Eq. (13)", "confirmed"),
 )
 def weak_overlap_logit(generator: Generator, *, products: float = 1e4) -> Measured:
     r"""In Lemma 4's flow the logit of a single common token is $-B(t)$ with $1/C_0 = (K-1) E_0^2$, to 5 %,

@@ -122,6 +122,7 @@ def weakly_overlapping(generator: Generator, *, vocab_size: int = 20_000) -> Seq
     corrects=r"Lemma 4 (Eqs. (10) and (94)) drops the class shares, while $\gamma$ counts all steps, "
     "$h(t/K)$. The printed bounds follow from the printed flow; with the shares they need $w_n B_n$ "
     "for $B_n$, and the printed lower bound is violated, as the control shows.",
+    corrected=Source("tian2023scan", "Lemma 4, Eqs. (10) and (94)", "confirmed"),
 )
 def slack(generator: Generator, *, bounds: Callable = gain_bounds) -> Measured:
     r"""In Lemma 4's flow the likeliest distinct token $l_0$ of a class obeys $e^{2 f_{nl_0}(0)^2 w_n B_n(t)}
@@ -332,6 +333,7 @@ def double_logarithm(generator: Generator, *, decades: float = 280.0) -> Measure
     corrects=r"Theorem 1(b) and the second bullet of Theorem 4 print $\ln(\eta_Y t / K)$; as a rate in "
     r"$M$ it must be $\ln(M \eta_Y t / K)$, as in Lemma 9 and Eq. (14). For a fixed $M$ both have the "
     "same limit.",
+    corrected=Source("tian2023scan", "Thm. 1(b); Thm. 4, second bullet", "confirmed"),
 )
 def late_speed(generator: Generator, *, printed: bool = False) -> Measured:
     r"""From $2 t_0'$ on the speed of attention is $\gamma(t) = O(K \ln(M \eta_Y t / K) / (\eta_Y t))$, with a

@@ -7,9 +7,10 @@ from fractions import Fraction
 from torch import Generator
 
 from ....core.claims import BOUND, Measured, but, claim
+from ....core.sources import Source
 from ..construction import PerezTransformer, compile_machine, without_normal_form
 from ..machine import TuringMachine
-from .instances import SECOND_HAND, SETTING, Run, random_run, rewriting_runs, runs_without_normal_form
+from .instances import SETTING, Run, random_run, rewriting_runs, runs_without_normal_form
 
 STEPS = 45  # the runs in exact arithmetic cost the square of it
 LONG_WALK = 100  # steps, for a gap close to its limit
@@ -31,7 +32,7 @@ def four_machines(generator: Generator) -> tuple[Run, ...]:
 
 
 def printed_lemma(generator: Generator) -> Measured:
-    """The times at which v^(l+1), as the survey prints it, is not the symbol of a visited cell."""
+    """The times at which v^(l+1), as the report prints it, is not the symbol of a visited cell."""
     wrong = {}
     for run in rewriting_runs(generator, 2 * STEPS):
         found = zip(range(2 * STEPS + 1), run.reference.attended, run.reference.symbols)
@@ -45,17 +46,19 @@ def printed_lemma(generator: Generator) -> Measured:
     "turing/trace",
     measures="number of times at which state, symbol, head or attended position differ from the machine's",
     at_most=0,
-    source=SECOND_HAND,
+    source=Source("perez2021attention", "Lemmas B.1, B.2, B.4 and B.6 of the version of 2019", "second-hand"),
     assumptions=(NORMAL_FORM, EXACT, FOUR_MACHINES),
     control=but(
         r"a visited cell holds $v^{(\ell + 1)}$, Lemma C.5 of Wong et al. (2023) "
         f"({2 * STEPS} steps of the first three)",
         printed_lemma,
     ),
-    corrects="The survey of Wong et al. (2023) (Lemma C.5) prints $v^{(i+1)}$ for the symbol that is "
-    r"stored at time i; it is $v^{(i)}$, since $\delta(q^{(i)}, s^{(i)}) = (q^{(i+1)}, v^{(i)}, "
-    "m^{(i)})$. The sum of the moves must start at $m^{(0)}$, not $m^{(1)}$; otherwise all cells after "
-    "the first step are off by one.",
+    corrects=(
+        r"It prints $v^{(i+1)}$ for the symbol that is stored at time i; it is $v^{(i)}$, since "
+        r"$\delta(q^{(i)}, s^{(i)}) = (q^{(i+1)}, v^{(i)}, m^{(i)})$. The sum of the moves must start at "
+        r"$m^{(0)}$, not $m^{(1)}$; otherwise all cells after the first step are off by one."
+    ),
+    corrected=Source("wong2023understanding", "Lemma C.5", "confirmed"),
 )
 def trace(generator: Generator) -> Measured:
     r"""The transformer runs the machine: at every time state $q^{(i)}$, symbol $s^{(i)}$, head $c^{(i)}$ and
@@ -116,9 +119,12 @@ def always_visited(transformer: PerezTransformer) -> PerezTransformer:
     source=SETTING,
     assumptions=(NORMAL_FORM, EXACT, FOUR_MACHINES),
     control=but("the output map reads the tape whatever $\\ell$ is", change=always_visited),
-    corrects=r"The survey of Wong et al. (2023) calls $\ell(i)$ the last time at which the head was in "
-    r"the cell $c^{(i)}$, which does not exist at a first visit. The value $\ell(i) = i - 1$ is free to "
-    r"mark it: the head always moves, so a second visit has $\ell(i) \le i - 2$.",
+    corrects=(
+        r"It calls $\ell(i)$ the last time at which the head was in the cell $c^{(i)}$, which does not "
+        r"exist at a first visit. The value $\ell(i) = i - 1$ is free to mark it: the head always moves, "
+        r"so a second visit has $\ell(i) \le i - 2$."
+    ),
+    corrected=Source("wong2023understanding", "Lemma C.5", "confirmed"),
 )
 def first_visit(generator: Generator, *, change: Change = lambda transformer: transformer) -> Measured:
     r"""In a cell that the head has not visited, the third layer finds $\ell(i+1) = i$, and the symbol is that
@@ -151,8 +157,11 @@ def first_visit(generator: Generator, *, change: Change = lambda transformer: tr
         "the construction without normal form: the symbols of the word are indexed by time, not by cell",
         build=without_normal_form,
     ),
-    corrects="The survey of Wong et al. (2023) omits the normal form. Without it the symbol "
-    r"$\alpha^{(i+1)}$ that the encoder returns at time i is not the one under the head.",
+    corrects=(
+        r"It omits the normal form. Without it the symbol $\alpha^{(i+1)}$ that the encoder returns at "
+        r"time i is not the one under the head."
+    ),
+    corrected=Source("wong2023understanding", "App. C.1.2", "confirmed"),
 )
 def normal_form(
     generator: Generator, *, build: Callable[[TuringMachine], PerezTransformer] = compile_machine

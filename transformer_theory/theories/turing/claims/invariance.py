@@ -6,6 +6,7 @@ import torch
 from torch import Generator, Tensor
 
 from ....core.claims import Measured, but, claim
+from ....core.sources import Source
 from ..invariance import (
     Pool,
     hard_weights,
@@ -63,10 +64,12 @@ def control_invariance(generator: Generator) -> Measured:
         "a token at the start, a causal mask, or a sum over the keys (the smallest of the three changes)",
         control_invariance,
     ),
-    corrects=r"In the survey of Wong et al. (2023) $\mathrm{PropInv}(w)$ can be read as the "
-    "permutations of w. It holds words of every length with the same proportions, and only those of "
-    "another length refute parity; the statement is about encoders without mask and without a further "
-    "token.",
+    corrects=(
+        r"$\mathrm{PropInv}(w)$ can be read as the permutations of w. It holds words of every length with "
+        r"the same proportions, and only those of another length refute parity; the statement is about "
+        r"encoders without mask and without a further token."
+    ),
+    corrected=Source("wong2023understanding", "Proposition C.3", "confirmed"),
 )
 def proportions(generator: Generator) -> Measured:
     r"""Without positions the output depends on proportions only: $T(u) = T(w)$ for $u \in

@@ -11,9 +11,10 @@ import torch
 from torch import Generator
 
 from ....core.claims import Measured, but, claim
+from ....core.sources import Source
 from ..approximator import AttentionLayers, UniversalApproximator
 from ..functions import random_function
-from .sources import OWN, THEOREM_2, THEOREM_3
+from .sources import OWN
 
 SAMPLES = 3000
 
@@ -59,7 +60,7 @@ def _slope(
     "universal/rate",
     measures=r"distance of the exponent of the $L^1$ error between $\delta = 1/4$ and $1/16$ from 1",
     at_most=0.1,
-    source=THEOREM_3,
+    source=Source("yun2020transformers", "Theorem 3 (existence)", "own"),
     assumptions=(
         "a smooth function of three tokens, d = 1",
         "the step function of width-0 ramps",
@@ -72,7 +73,7 @@ def _slope(
 )
 def rate(generator: Generator, *, attention: AttentionLayers = "all") -> Measured:
     r"""With positions the $L^1$ error of a smooth function falls like $\delta$: it halves when $\delta$
-    halves.
+    halves. (The paper shows that some network comes within any $\varepsilon$; it states no rate.)
     """
     return _slope(generator, (4, 16), equivariant=False, attention=attention)
 
@@ -85,7 +86,7 @@ def rate(generator: Generator, *, attention: AttentionLayers = "all") -> Measure
         "the threshold lies between the exponents of single draws and the control; the exponent tends"
         " to 1 only as the cubes shrink"
     ),
-    source=THEOREM_2,
+    source=Source("yun2020transformers", "Theorem 2 (existence)", "own"),
     assumptions=(
         "a smooth permutation-equivariant function of three tokens, d = 1",
         "the step function of width-0 ramps",
@@ -96,8 +97,8 @@ def rate(generator: Generator, *, attention: AttentionLayers = "all") -> Measure
 def rate_equivariant(generator: Generator, *, attention: AttentionLayers = "all") -> Measured:
     r"""Without positions, too, the $L^1$ error of a smooth permutation-equivariant function falls like
     $\delta$ in the limit of small $\delta$ if d = 1, although a share of up to $\binom n2 \delta^d$ of the
-    cubes is not covered: that share is of order $\delta$ itself. The theorem states that the error tends to
-    0; the rate is ours.
+    cubes is not covered: that share is of order $\delta$ itself. (The paper shows that some network
+    comes within any $\varepsilon$; it states no rate.)
     """
     return _slope(generator, (12, 48), equivariant=True, attention=attention)
 

@@ -11,11 +11,12 @@ import torch
 from torch import Generator
 
 from ....core.claims import BOUND, Measured, but, claim
+from ....core.sources import Source
 from ..grids import collisions, column_codes, contexts, excluded_share, has_distinct_tokens
 from ..layers import run
 from ..mapping import ContextualMapping, Positions
 from ..temperature import sufficient_inverse_temperature
-from .sources import CLAIM_1, EXACT, GRID, HARD, LEMMA, OWN, THEOREM_3, listed, one_of
+from .sources import CLAIM_1, EXACT, GRID, HARD, OWN, listed, one_of
 
 COVERED = ((4, 1, 3), (2, 2, 3), (3, 2, 3), (2, 3, 3), (6, 1, 4), (5, 1, 3))
 WITH_POSITIONS = ((2, 1, 2), (4, 1, 3), (2, 2, 3), (3, 2, 3), (4, 1, 4), (3, 2, 2), (5, 1, 3))
@@ -30,11 +31,14 @@ SAMPLE = 200  # grids drawn where too many exist
     "universal/no-collisions",
     measures="number of contexts minus number of codes, over all grids with distinct tokens",
     at_most=0,
-    source=LEMMA,
+    source=Source("yun2020transformers", "Lemma 6, property 2; Lemma 10", "second-hand"),
     assumptions=(GRID, "the tokens of a grid are distinct", EXACT, HARD, listed(COVERED)),
     control=but("admits grids with repeated tokens, such as (0, 0, 1) and (0, 1, 1)", all_grids=True),
-    corrects="The survey of Wong et al. (2023) states the lemma for a subset of grids that contains "
-    "almost all, and does not name it. The subset is that of the grids with distinct tokens.",
+    corrects=(
+        "It states the lemma for a subset of grids that contains almost all, and does not name it. The "
+        "subset is that of the grids with distinct tokens."
+    ),
+    corrected=Source("wong2023understanding", "Lemma C.10", "confirmed"),
 )
 def no_collisions(generator: Generator, *, all_grids: bool = False) -> Measured:
     r"""Without positions, any two tokens have different codes $q_j = \tilde l_j + S^{n+1} \tilde l_n$ unless
@@ -55,13 +59,15 @@ def no_collisions(generator: Generator, *, all_grids: bool = False) -> Measured:
     "universal/covered-above",
     measures="smallest code of grids with distinct tokens minus the largest code of the others",
     at_least=1,
-    source=LEMMA,
+    source=Source("yun2020transformers", "Lemma 6, properties 3 and 4", "second-hand"),
     assumptions=(GRID, EXACT, HARD, listed(COVERED)),
     control=but("leaves out the global shift", shifted=False),
 )
 def covered_above(generator: Generator, *, shifted: bool = True) -> float:
     """Without positions every code $q_j$ of a grid with distinct tokens is larger than all codes of grids
-    that repeat a token, so a threshold separates the covered grids from the others.
+    that repeat a token, so a threshold separates the covered grids from the others. (The paper has an
+    interval that holds the codes of the covered grids: its inputs may lie outside the cube. For grids in the
+    cube a threshold is enough.)
     """
     k, d, n = one_of(COVERED, generator)
     mapping = ContextualMapping(d, n, Fraction(1, k))
@@ -120,7 +126,7 @@ def decoding(generator: Generator, *, decreasing: bool = False) -> Measured:
     measures="smallest difference between the codes of successive tokens, over all grids, in units of delta",
     at_least=1,
     margin=BOUND,
-    source=THEOREM_3,
+    source=Source("yun2020transformers", "sketch after Theorem 3", "second-hand"),
     assumptions=(GRID, listed(WITH_POSITIONS)),
     control=but(r"adds $(j-1)\,\delta$ in place of $j - 1$", positions="steps"),
 )
@@ -139,7 +145,7 @@ def windows(generator: Generator, *, positions: Positions = "integers") -> Measu
     "universal/positions",
     measures="number of tokens minus number of codes, over all grids",
     at_most=0,
-    source=THEOREM_3,
+    source=Source("yun2020transformers", "sketch after Theorem 3", "second-hand"),
     assumptions=(GRID, EXACT, HARD, listed(WITH_POSITIONS)),
     control=but(r"adds $(j-1)\,\delta$ in place of $j - 1$, so that windows overlap", positions="steps"),
 )
@@ -161,13 +167,11 @@ def positions(generator: Generator, *, positions: Positions = "integers") -> Mea
     source=OWN,
     assumptions=(GRID, EXACT, HARD, listed(FACTOR_FAILS)),
     control=but(r"uses $k^{(n+1)d}$, the factor of Theorem 2", of_theorem_2=True),
-    corrects="$k^{(n+1)d}$ is the factor without positions. Used with positions it gives one code to "
-    "the third token of (0, 2, 2) and the first of (2, 4, 4) for (k, d, n) = (5, 1, 3). We could not "
-    "read which factor the paper has for Theorem 3.",
 )
 def global_factor(generator: Generator, *, of_theorem_2: bool = False) -> Measured:
     r"""With positions the global shift needs a larger factor than without: $F = S^n (1 + \max l)$ suffices,
-    and $S^{n+1} = k^{(n+1)d}$ does not for some sizes.
+    and $S^{n+1} = k^{(n+1)d}$ does not for some sizes. (The paper sketches this case; a later proof takes $n
+    k^{(n+1)d+1}$.)
     """
     k, d, n = one_of(FACTOR_FAILS, generator)
     factor = k ** ((n + 1) * d) if of_theorem_2 else None

@@ -10,10 +10,11 @@ import torch
 from torch import Generator
 
 from ....core.claims import Measured, but, claim
+from ....core.sources import Source
 from ..approximator import Approximation, UniversalApproximator, expected_layers
 from ..functions import random_function
 from ..layers import Attention, FeedForward, Layer, quantiser, run
-from .sources import CUBES, GRID, HARD, OWN, THEOREM_2, listed, one_of
+from .sources import GRID, HARD, OWN, listed, one_of
 
 SIZES = ((3, 1, 2), (2, 2, 2), (3, 1, 3), (4, 1, 3), (3, 2, 2))
 POINTS = 100
@@ -55,7 +56,9 @@ def through_layers(
     "universal/layers",
     measures="largest difference between the network and the step function at random points off the ramps",
     at_most=TOLERANCE,
-    source=THEOREM_2,
+    source=Source(
+        "yun2020transformers", "Theorem 2, through Proposition 4 and Lemmas 6, 7 and 9", "second-hand"
+    ),
     assumptions=(
         HARD,
         "points off the ramps of the ReLUs",
@@ -88,7 +91,7 @@ def _width(layer: FeedForward) -> int:
     "universal/size",
     measures="largest deviation of the counted heads, width and numbers of layers from the statement",
     at_most=0,
-    source=THEOREM_2,
+    source=Source("yun2020transformers", "Lemmas 6 and 7", "second-hand"),
     assumptions=(
         "layers of values are counted for grids that the theorem covers",
         "attention layers that move nothing are left out",
@@ -100,12 +103,12 @@ def _width(layer: FeedForward) -> int:
         r"for large k",
         quotient=True,
     ),
-    corrects="With positions the entries of the j-th token lie in $[j-1, j)$, so the quantisers number "
-    "$ndk$, not $dk$, unless the positions are added after them.",
 )
 def size(generator: Generator, *, quotient: bool = False) -> Measured:
     r"""Two heads per layer and width four suffice. The layers number $dk$, $k^d + 1$ and $n \binom{k^d}{n}$
-    (quantisers, attention, values) without positions, and $ndk$, $nk^d + 1$ and $nk^{dn}$ with positions.
+    (quantisers, attention, values) without positions, and $ndk$, $nk^d + 1$ and $nk^{dn}$ with positions. (A
+    later text counts d quantisers more, for entries outside the cube, and quantises before it adds the
+    positions.)
     """
     equivariant = bool(torch.randint(2, (), generator=generator)) or quotient
     approximation = network(generator, equivariant=equivariant)
@@ -130,15 +133,18 @@ def size(generator: Generator, *, quotient: bool = False) -> Measured:
     "universal/half-open",
     measures="largest error of the quantised tokens at points with entries on walls, in units of delta",
     at_most=1e-9,
-    source=CUBES,
+    source=Source("yun2020transformers", status="second-hand"),
     assumptions=(GRID, "half of the entries lie on walls, the others off the ramps", listed(SIZES)),
     control=but(
         r"the formula of a sum over closed cubes, where a point on m walls lies in "
         r"$2^m$ cubes",
         closed=True,
     ),
-    corrects=r"The survey of Wong et al. (2023) defines closed cubes, $L \le Y \le L + \delta$; then "
-    r"$\bar f$ adds up to $2^{dn}$ values on the walls.",
+    corrects=(
+        r"It defines closed cubes, $L \le Y \le L + \delta$; then $\bar f$ adds up to $2^{dn}$ values on "
+        r"the walls."
+    ),
+    corrected=Source("wong2023understanding", "App. C.2.3", "confirmed"),
 )
 def half_open(generator: Generator, *, closed: bool = False) -> float:
     r"""The cubes are half-open, $[L, L + \delta)$: the quantisers map a point on a wall to the cube above it,

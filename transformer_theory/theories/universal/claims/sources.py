@@ -4,11 +4,7 @@ import torch
 
 from ....core.sources import Source
 
-CUBES = Source("yun2020transformers", status="not found")
 CLAIM_1 = Source("yun2020transformers", "Claim 1", "second-hand")
-LEMMA = Source("yun2020transformers", "Lemma 6", "second-hand")
-THEOREM_2 = Source("yun2020transformers", "Theorem 2", "second-hand")
-THEOREM_3 = Source("yun2020transformers", "Theorem 3", "second-hand")
 OWN = Source("yun2020transformers", status="own")
 
 GRID = "tokens on the grid, entries 0, 1/k, ..., 1 - 1/k"

@@ -1,0 +1,234 @@
+"""``python -m benchmarks.random_mutants [THEORY ...]``: draws and runs the mutants that are not yet stored in
+``docs/random_mutants.json``, and stores each outcome as it comes, so that a stopped run goes on.
+
+``--again`` runs those that were not detected once more, after tests were added. ``--list`` shows the sample.
+``--file FILE`` runs the mutants of a JSON file instead, a list of objects with name, theory, file, old, new
+and what, where old must occur once in the file; nothing is stored.
+"""
+
+import argparse
+import json
+import queue
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.__main__ import header
+from transformer_theory.core.files import replacing
+from transformer_theory.theories import THEORIES
+
+from . import COUNT, SEED, Mutant, sample
+from .operators import Change
+from .runs import SEEDS, Copy, Record
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "random_mutants.json"
+EQUIVALENT = Path(__file__).with_name("equivalent.json")
+RECORDINGS = ROOT / "runs" / "random_mutants"
+DETECTED = ("claims", "tests")
+
+
+def read(file: Path, root: Path = ROOT) -> list[Mutant]:
+    """Reads mutants from a JSON file. Those whose old text does not occur exactly once in their file are left
+    out and named.
+    """
+    found = []
+    for one in json.loads(file.read_text(encoding="utf-8")):
+        text = (root / one["file"]).read_text(encoding="utf-8")
+        if (count := text.count(one["old"])) != 1:
+            print(f"left out: {one['name']}, {one['old']!r} must occur once in {one['file']}, got {count}")
+            continue
+        place = text.index(one["old"])
+        start = len(text[:place].encode())
+        # the first line may end before the expression that is changed
+        line = text.count("\n", 0, place + len(one["old"]) - len(one["old"].lstrip())) + 1
+        shown = text.split("\n")[line - 1].strip()
+        function, bound = _around(text, line)
+        end = start + len(one["old"].encode())
+        change = Change(one["what"], function, bound, line, shown, one["old"], one["new"], start, end)
+        found.append(Mutant(one["name"], one["theory"], one["file"], change))
+    return found
+
+
+def _around(text: str, line: int) -> tuple[str, tuple[str, ...]]:
+    """Returns the qualified name of the innermost function around a line, "" outside of functions, and the
+    names that are bound there.
+    """
+    import ast
+
+    found, bound = "", ()
+
+    def visit(node: ast.AST, scope: tuple[str, ...], inside: bool) -> None:
+        nonlocal found, bound
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, ast.stmt) or not child.lineno <= line <= (child.end_lineno or 0):
+                continue
+            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                inner = (*scope, *(("<locals>",) if inside else ()), child.name)
+                function = not isinstance(child, ast.ClassDef)
+                found = ".".join(inner) if function else found
+                bound = (child.name,)
+                visit(child, inner, function)
+            else:
+                names = (each for each in ast.walk(child) if isinstance(each, ast.Name))
+                bound = (*bound, *(each.id for each in names if isinstance(each.ctx, ast.Store)))
+                visit(child, scope, inside)
+
+    visit(ast.parse(text), (), False)
+    return found, () if found else bound
+
+
+def key(record: dict[str, Any]) -> tuple[str, ...]:
+    """Returns what identifies a mutant in the list of equivalent ones."""
+    return tuple(record[name] for name in ("file", "function", "text", "old", "new"))
+
+
+def records_of(mutants: Iterable[Mutant]) -> dict[str, dict[str, Any]]:
+    """Returns the description of each mutant as it is stored, by name."""
+    return {
+        one.name: {"name": one.name, "theory": one.theory, "file": one.file}
+        | {name: value for name, value in asdict(one.change).items() if name not in ("bound", "start", "end")}
+        for one in mutants
+    }
+
+
+def shown(record: dict[str, Any]) -> str:
+    """Returns one line about a mutant."""
+    place = f"{record['file'].split('/theories/', 1)[-1]}:{record['line']}"
+    change = f"{record['old']} -> {record['new'] or '(left out)'}"
+    return f"{record['theory']:16s} {place}  {record['operator']}: {' '.join(change.split())}"
+
+
+class Runner:
+    """Judges mutants in one or two processes, each in a copy of its own."""
+
+    def __init__(self, folder: Path, workers: int, seconds: float, source: Path = ROOT):
+        self.copies: queue.Queue[Copy] = queue.Queue()
+        for number in range(workers):
+            (root := folder / str(number)).mkdir()
+            self.copies.put(Copy.of(source, root, seconds=seconds))
+        self.workers = workers
+
+    def close(self) -> None:
+        """Ends the processes."""
+        while not self.copies.empty():
+            self.copies.get().close()
+
+    def recording(self, theory: str) -> tuple[Record, Record]:
+        copy = self.copies.get()
+        try:
+            return copy.recording(theory, RECORDINGS / f"{theory}.json")
+        finally:
+            self.copies.put(copy)
+
+    def judge(self, mutants: Sequence[Mutant], recording: tuple[Record, Record]) -> Iterable[dict[str, Any]]:
+        """Yields the outcomes in the order of the mutants."""
+
+        def one(mutant: Mutant) -> dict[str, Any]:
+            copy = self.copies.get()
+            try:
+                started = time.monotonic()
+                outcome = asdict(copy.judge(mutant, recording))
+                return outcome | {"seconds": round(time.monotonic() - started, 1)}
+            finally:
+                self.copies.put(copy)
+
+        with ThreadPoolExecutor(self.workers) as pool:
+            yield from pool.map(one, mutants)
+
+
+def store(page: Path, records: Iterable[dict[str, Any]], seed: int) -> None:
+    """Writes all records, sorted by theory and place, with the proofs of the equivalent ones."""
+    proofs = {key(one): one["proof"] for one in json.loads(EQUIVALENT.read_text(encoding="utf-8"))}
+    found = []
+    for record in records:
+        if record["outcome"] not in DETECTED and key(record) in proofs:
+            record = record | {"outcome": "equivalent", "by": proofs[key(record)]}
+        elif record["outcome"] == "equivalent":  # its proof was taken back
+            record = record | {"outcome": "undetected", "by": ""}
+        found.append(record)
+    found.sort(key=lambda one: (THEORIES.index(one["theory"]), one["file"], one["line"], one["name"]))
+    stored = {"made": header().splitlines(), "seed": seed, "seeds": list(SEEDS), "mutants": found}
+    with replacing(page) as draft:
+        draft.write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the mutants of the named theories and stores their outcomes."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.random_mutants",
+        description="writes random errors and runs claims and tests",
+    )
+    parser.add_argument("theories", nargs="*", metavar="THEORY", help="default: all")
+    parser.add_argument("--workers", type=int, default=1, choices=(1, 2), help="processes (default 1)")
+    parser.add_argument("--count", type=int, default=COUNT, help=f"mutants of each theory (default {COUNT})")
+    parser.add_argument("--seed", type=int, default=SEED, help=f"seed of the sample (default {SEED})")
+    parser.add_argument(
+        "--seconds", type=float, default=300, help="time of the tests of a mutant (default 300)"
+    )
+    parser.add_argument("--again", action="store_true", help="run those that were not detected once more")
+    parser.add_argument("--list", action="store_true", help="show the sample and run nothing")
+    parser.add_argument("--file", type=Path, help="mutants of a JSON file instead of the sample")
+    options = parser.parse_args(arguments)
+    if unknown := [name for name in options.theories if name not in THEORIES]:
+        parser.error(f"unknown theory {unknown[0]!r}; there are: {', '.join(THEORIES)}")
+    names = tuple(options.theories) or THEORIES
+    if options.file:
+        listed = read(options.file)
+        drawn = {name: [one for one in listed if one.theory == name] for name in names}
+    else:
+        drawn = {
+            name: sample(ROOT, "transformer_theory", name, options.count, seed=options.seed) for name in names
+        }
+    if options.list:
+        for record in records_of(one for part in drawn.values() for one in part).values():
+            print(
+                f"{record['name']}  {shown(record)}\n    {record['function'] or 'module'}: {record['text']}"
+            )
+        return 0
+    stored = json.loads(PAGE.read_text(encoding="utf-8")) if PAGE.exists() and not options.file else {}
+    if stored.get("seed", options.seed) != options.seed:
+        parser.error(f"{PAGE.name} holds the sample of seed {stored['seed']}; remove it to draw another")
+    kept = {
+        one["name"]: one
+        for one in stored.get("mutants", ())
+        if one["outcome"] in (*DETECTED, "equivalent") or not options.again or one["theory"] not in names
+    }
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        runner = Runner(Path(folder), options.workers, options.seconds)
+        stack.callback(runner.close)
+        for name, mutants in drawn.items():
+            records = records_of(mutants)
+            # a record of a place that moved keeps its outcome, one that is no longer drawn goes
+            kept = {
+                one: record | records.get(one, {})
+                for one, record in kept.items()
+                if record["theory"] != name or one in records
+            }
+            open_ = [one for one in mutants if one.name not in kept]
+            if open_:
+                recording = runner.recording(name)
+            for mutant, outcome in zip(open_, runner.judge(open_, recording) if open_ else ()):
+                record = records[mutant.name] | outcome
+                kept[mutant.name] = record
+                print(f"{record['outcome']:10s}  {shown(record)}  [{record['by']}]", flush=True)
+                if not options.file:
+                    store(PAGE, kept.values(), options.seed)
+    if not options.file:
+        store(PAGE, kept.values(), options.seed)  # with the proofs as they are now
+    for name in drawn:
+        counts = Counter(one["outcome"] for one in kept.values() if one["theory"] == name)
+        if counts:
+            print(f"{name}: {', '.join(f'{counts[each]} {each}' for each in sorted(counts))}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,136 @@
+"""A pytest plugin that records which functions each test executes, or runs chosen tests in a given order.
+
+The file that :data:`PLAN` names holds a JSON object. ``{"record": FILE}`` runs all tests and stores for each
+its processor time, whether it passed and the functions of the theory that it executes, those of its fixtures
+included. ``{"tests": [...], "report": FILE}`` runs these tests in this order and stores the first that fails.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+
+import pytest
+
+PLAN = "RANDOM_MUTANTS_PLAN"
+
+
+class Calls:
+    """The code that is executed while it is switched on."""
+
+    def __init__(self) -> None:
+        self.codes = set[CodeType]()
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+        self.codes.add(frame.f_code)
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        before = sys.gettrace()
+        sys.settrace(self)
+        threading.settrace(self)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+            threading.settrace(None)  # type: ignore
+
+    def functions(self, folder: Path) -> set[str]:
+        """Returns the functions in files below a folder, as ``path::qualified name``; one that is written
+        inside of another counts as both.
+        """
+        start, found = f"{folder}{os.sep}", set()
+        for code in self.codes:
+            if code.co_filename.startswith(start):
+                file, parts = code.co_filename[len(start) :], code.co_qualname.split(".<locals>.")
+                found |= {f"{file}::{'.<locals>.'.join(parts[: n + 1])}" for n in range(len(parts))}
+        return found
+
+
+def clear_caches(package: str) -> None:
+    """Forgets the stored results of a package's functions, so that the next caller executes them."""
+    for name, module in list(sys.modules.items()):
+        if module is not None and f"{name}.".startswith(f"{package}."):
+            for value in list(vars(module).values()):
+                if callable(clear := getattr(value, "cache_clear", None)):
+                    clear()
+
+
+class Recording:
+    """Plugin that records."""
+
+    def __init__(self, plan: dict[str, str]) -> None:
+        self.plan, self.root = plan, Path.cwd()
+        self.tests, self.fixtures = dict[str, dict](), dict[int, set[str]]()
+        self.calls = Calls()
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_protocol(self, item, nextitem):
+        clear_caches(self.plan["package"])
+        self.calls = Calls()
+        started = time.process_time()
+        with self.calls.on():
+            yield
+        executed = self.calls.functions(self.root)
+        for name in getattr(item, "fixturenames", ()):
+            for definition in item._fixtureinfo.name2fixturedefs.get(name, ()):
+                executed |= self.fixtures.get(id(definition), set())
+        record = self.tests.setdefault(item.nodeid, {"passed": True})
+        record |= {"seconds": round(time.process_time() - started, 3), "functions": sorted(executed)}
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_fixture_setup(self, fixturedef, request):
+        calls = Calls()
+        with calls.on():
+            yield
+        self.fixtures[id(fixturedef)] = calls.functions(self.root)
+
+    def pytest_runtest_logreport(self, report):
+        record = self.tests.setdefault(report.nodeid, {"passed": True})
+        record["passed"] = record["passed"] and not report.failed
+
+    def pytest_sessionfinish(self):
+        Path(self.plan["record"]).write_text(json.dumps(self.tests), encoding="utf-8")
+
+
+class Chosen:
+    """Plugin that runs chosen tests."""
+
+    def __init__(self, plan: dict) -> None:
+        self.plan, self.failed, self.ran = plan, "", 0
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config, items):
+        place = {name: number for number, name in enumerate(self.plan["tests"])}
+        # names of parameters may depend on what is changed
+        for name, number in list(place.items()):
+            place.setdefault(name.split("[")[0], number)
+        chosen = []
+        for item in items:
+            name = item.nodeid if item.nodeid in self.plan["known"] else item.nodeid.split("[")[0]
+            if name in place:
+                chosen.append((place[name], item))
+        items[:] = [item for _, item in sorted(chosen, key=lambda pair: pair[0])]
+
+    def pytest_runtest_logreport(self, report):
+        self.ran += report.when == "call"
+        if report.failed and not self.failed:
+            self.failed = report.nodeid
+
+    def pytest_collectreport(self, report):
+        if report.failed and not self.failed:
+            self.failed = f"import of {report.nodeid}"
+
+    def pytest_sessionfinish(self):
+        found = {"failed": self.failed, "ran": self.ran}
+        Path(self.plan["report"]).write_text(json.dumps(found), encoding="utf-8")
+
+
+def pytest_configure(config):
+    plan = json.loads(Path(os.environ[PLAN]).read_text(encoding="utf-8"))
+    config.pluginmanager.register(Recording(plan) if "record" in plan else Chosen(plan))

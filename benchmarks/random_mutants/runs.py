@@ -1,0 +1,328 @@
+"""Runs mutants in a copy of the package: first the theory's quick claims, then its tests.
+
+A recording without any change tells which functions each claim and each test executes and how long it takes.
+For a mutant only those run that execute the changed function, and the quickest first. A test that does not
+execute it cannot see it, up to results that a fixture or an object has kept: the other tests of the same
+files follow. What is outside of functions concerns the functions that use its name.
+"""
+
+import ast
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import Mutant, modules
+
+SEEDS = (0, 1)
+START, FACTOR = (
+    40,
+    10,
+)  # seconds of processor time for the start of a process, and per second of the recording
+PLAN = "RANDOM_MUTANTS_PLAN"  # variable with the path of the plan of pytest
+RECORDING = 1800  # seconds of processor time of a recording
+HERE = Path(__file__).resolve().parent
+Record = dict[str, dict[str, Any]]  # name -> seconds, functions, passed
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a mutant.
+
+    Attributes:
+        outcome: "claims", "tests", "undecided" or "undetected".
+        by: claim or test that detected it, or why no test could.
+        claims: claims that execute the changed code.
+        tests: tests that ran.
+        left: tests that would have run if there had been more time.
+    """
+
+    outcome: str
+    by: str = ""
+    claims: int = 0
+    tests: int = 0
+    left: int = 0
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy of the package and its tests, in which mutants are written and run.
+
+    Attributes:
+        root: folder that holds the copy.
+        server: process that starts the others (:mod:`.server`).
+        package: name of the package.
+        seconds: processor time of tests per mutant, as recorded; the remaining ones do not run.
+    """
+
+    root: Path
+    server: "subprocess.Popen[str]"
+    package: str = "transformer_theory"
+    seconds: float = 300.0
+
+    @classmethod
+    def of(
+        cls, source: Path, root: Path, package: str = "transformer_theory", seconds: float = 300.0
+    ) -> "Copy":
+        """Copies the package, its tests and this program to an empty folder."""
+        skipped = shutil.ignore_patterns("__pycache__")
+        for name in (package, "tests"):
+            shutil.copytree(source / name, root / name, ignore=skipped)
+        shutil.copytree(HERE, root / "benchmarks" / "random_mutants", ignore=skipped)
+        for name in ("pyproject.toml", "conftest.py"):
+            shutil.copy(source / name, root / name)
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        server = subprocess.Popen(
+            [sys.executable, "-m", f"{__package__}.server"],
+            cwd=root,
+            env=os.environ | threads | {"PYTHONPATH": str(root), "PYTHONHASHSEED": "0"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        return cls(root, server, package, seconds)
+
+    def close(self) -> None:
+        """Ends the server."""
+        assert self.server.stdin
+        self.server.stdin.close()
+        self.server.wait()
+
+    def tests_of(self, theory: str) -> list[str]:
+        """Returns the folder or the files of a theory's tests."""
+        folder = self.root / "tests" / "theories"
+        found = [folder / theory, *sorted(folder.glob(f"test_{theory}*.py"))]
+        return [str(path.relative_to(self.root)) for path in found if path.exists()]
+
+    def run(self, module: str, arguments: Sequence[str], seconds: float, *, compiled: bool = False) -> int:
+        """Runs a job of :mod:`.server` and returns its exit status; a process that needs more than so many
+        seconds of processor time is ended, with a negative status.
+        """
+        job = {"module": module, "arguments": list(arguments), "seconds": seconds, "compiled": compiled}
+        assert self.server.stdin
+        assert self.server.stdout
+        self.server.stdin.write(json.dumps(job | {"environment": {PLAN: self.path("tests")}}) + "\n")
+        self.server.stdin.flush()
+        return int(self.server.stdout.readline())
+
+    def path(self, name: str) -> str:
+        """Returns the path of the plan of a process."""
+        return str(self.root / f"{name}.plan.json")
+
+    def pytest(self, plan: dict[str, Any], files: Iterable[str], seconds: float) -> int:
+        """Runs pytest with the plugin of :mod:`.recorder`."""
+        Path(self.path("tests")).write_text(json.dumps(plan), encoding="utf-8")
+        options = ["-q", "-p", "no:cacheprovider", "-p", f"{__package__}.recorder"]
+        first = [] if "record" in plan else ["-x"]
+        return self.run("pytest", [*options, *first, *files], seconds, compiled="record" in plan)
+
+    def claims(
+        self, theory: str, names: Sequence[str] | None, seconds: float, *, record: bool = False
+    ) -> Any:
+        """Runs quick claims and returns what :mod:`.claims_process` does; None if the process ended early."""
+        result = self.root / "claims.result.json"
+        result.unlink(missing_ok=True)
+        plan = {"package": self.package, "theory": theory, "seeds": list(SEEDS[:1] if record else SEEDS)}
+        plan |= {"claims": names, "record": record, "result": str(result)}
+        Path(self.path("claims")).write_text(json.dumps(plan), encoding="utf-8")
+        self.run("claims", [self.path("claims")], seconds, compiled=record)
+        return json.loads(result.read_text(encoding="utf-8")) if result.exists() else None
+
+    def recording(self, theory: str, stored: Path) -> tuple[Record, Record]:
+        """Returns the recordings of the claims and of the tests of a theory, from a file if it belongs to the
+        same claims and tests.
+
+        Raises:
+            RuntimeError: the claims or the tests cannot be run.
+        """
+        files = [*self.tests_of(theory), f"{self.package}/theories/{theory}"]
+        digest = hashlib.sha256()
+        for path in sorted(each for file in files for each in _python_files(self.root / file)):
+            digest.update(path.read_bytes())
+        if stored.exists():
+            found = json.loads(stored.read_text(encoding="utf-8"))
+            if found["digest"] == digest.hexdigest():
+                return found["claims"], found["tests"]
+        claims = self.claims(theory, None, RECORDING, record=True)
+        if claims is None or "by" in claims:
+            raise RuntimeError(f"the claims of {theory} cannot be run")
+        report = self.root / "tests.record.json"
+        report.unlink(missing_ok=True)
+        package = f"{self.package}.theories.{theory}"
+        self.pytest({"record": str(report), "package": package}, self.tests_of(theory), RECORDING)
+        if not report.exists():
+            raise RuntimeError(f"the tests of {theory} cannot be run")
+        tests = json.loads(report.read_text(encoding="utf-8"))
+        if not tests:
+            raise RuntimeError(f"{theory} has no tests")
+        stored.parent.mkdir(parents=True, exist_ok=True)
+        content = {"digest": digest.hexdigest(), "claims": claims, "tests": tests}
+        stored.write_text(json.dumps(content), encoding="utf-8")
+        return claims, tests
+
+    def judge(self, mutant: Mutant, recording: tuple[Record, Record]) -> Outcome:
+        """Writes a mutant, runs claims and tests until one detects it, and writes the original again."""
+        path = self.root / mutant.file
+        original, times = path.read_bytes(), path.stat()
+        path.write_bytes(mutant.change.applied(original))
+        # Compiled modules are known by time and size, so a change within a second needs a time of its own.
+        os.utime(path, (times.st_atime, times.st_mtime + 100))
+        try:
+            return self._judged(mutant, *recording)
+        finally:
+            path.write_bytes(original)
+            os.utime(path, (times.st_atime, times.st_mtime))
+
+    def _judged(self, mutant: Mutant, claims: Record, tests: Record) -> Outcome:
+        executed = executing(self.root, self.package, mutant)
+        if not any(executed & set(one.get("functions", ())) for one in (*claims.values(), *tests.values())):
+            # perhaps it runs on import, such as a decorator
+            name = mutant.change.function.rpartition(".")[2]
+            executed = users(self.root, self.package, mutant.theory, {name})
+        names = chosen(claims, executed, everywhere=not mutant.change.function)
+        undecided = []
+        if names:
+            seconds = START + FACTOR * len(SEEDS) * sum(claims[name]["seconds"] for name in names)
+            found = self.claims(mutant.theory, names, seconds)
+            if found is None:
+                return Outcome("claims", f"no end within {seconds:.0f} s", len(names))
+            if found["by"]:
+                return Outcome("claims", found["by"], len(names))
+            undecided = found["undecided"]
+        ordered = ordered_tests(tests, executed, everywhere=not mutant.change.function)
+        selected = within(ordered, tests, self.seconds)
+        left = len(ordered) - len(selected)
+        if selected:
+            result = self.tested(selected, tests)
+            if result["failed"]:
+                return Outcome("tests", result["failed"], len(names), result["ran"], left)
+        by = ", ".join(undecided) if undecided else "" if names or ordered else "nothing executes it"
+        return Outcome("undecided" if undecided else "undetected", by, len(names), len(selected), left)
+
+    def tested(self, selected: Sequence[str], tests: Record) -> dict[str, Any]:
+        """Runs tests until one fails; returns its name, or "", and how many ran."""
+        report = self.root / "tests.report.json"
+        report.unlink(missing_ok=True)
+        plan = {"tests": list(selected), "known": list(tests), "report": str(report)}
+        files = dict.fromkeys(name.split("::")[0] for name in selected)
+        seconds = START + FACTOR * sum(tests[name]["seconds"] for name in selected)
+        status = self.pytest(plan, files, seconds)
+        if not report.exists():
+            return {"failed": f"no end within {seconds:.0f} s" if status < 0 else "import", "ran": 0}
+        result = json.loads(report.read_text(encoding="utf-8"))
+        if not result["failed"] and status not in (0, 5):
+            result["failed"] = f"pytest ends with status {status}"
+        return result
+
+
+def _python_files(path: Path) -> list[Path]:
+    return sorted(path.rglob("*.py")) if path.is_dir() else [path]
+
+
+def chosen(claims: Record, executed: set[str], *, everywhere: bool) -> list[str]:
+    """Returns the claims that execute one of the functions, the quickest first; all of them if none does and
+    the change is outside of functions.
+    """
+    sound = sorted(
+        (name for name in claims if claims[name]["passed"]), key=lambda name: claims[name]["seconds"]
+    )
+    found = [name for name in sound if executed & set(claims[name]["functions"])]
+    return found or (sound if everywhere else [])
+
+
+def ordered_tests(tests: Record, executed: set[str], *, everywhere: bool) -> list[str]:
+    """Returns the tests that execute one of the functions, file by file, the quickest first, and then the
+    other tests of these files, or of all files if the change is outside of functions.
+    """
+    sound = [name for name in tests if tests[name]["passed"] and "functions" in tests[name]]
+    direct = [name for name in sound if executed & set(tests[name]["functions"])]
+    files = {name.split("::")[0] for name in direct}
+    others = [name for name in sound if name not in set(direct)]
+    others = [name for name in others if everywhere or name.split("::")[0] in files]
+    return [name for part in (direct, others) for name in _by_file(part, tests)]
+
+
+def _by_file(names: Iterable[str], tests: Record) -> list[str]:
+    """Sorts tests by the time of their file and then by their own, so that fixtures of a file are made
+    once.
+    """
+    files = dict[str, list[str]]()
+    for name in names:
+        files.setdefault(name.split("::")[0], []).append(name)
+    parts = [sorted(part, key=lambda name: tests[name]["seconds"]) for part in files.values()]
+    parts.sort(key=lambda part: sum(tests[name]["seconds"] for name in part))
+    return [name for part in parts for name in part]
+
+
+def within(names: Sequence[str], tests: Record, seconds: float) -> list[str]:
+    """Returns the first tests that take so many seconds together, and at least one."""
+    found, total = [], 0.0
+    for name in names:
+        total += tests[name]["seconds"]
+        if found and total > seconds:
+            break
+        found.append(name)
+    return found
+
+
+def executing(root: Path, package: str, mutant: Mutant) -> set[str]:
+    """Returns the functions that a change concerns, as ``path::qualified name``: the one around it, or those
+    that use what the changed statement binds.
+    """
+    if mutant.change.function:
+        return {f"{mutant.file}::{mutant.change.function}"}
+    return users(root, package, mutant.theory, set(mutant.change.bound))
+
+
+def users(root: Path, package: str, theory: str, names: set[str]) -> set[str]:
+    """Returns the functions of a theory that use one of the names, directly or by way of names that other
+    statements bind.
+    """
+    uses = list[tuple[str, set[str], set[str]]]()
+    for path in modules(root / package / "theories" / theory):
+        uses += _uses(path.relative_to(root).as_posix(), ast.parse(path.read_bytes()))
+    while True:
+        more = {name for place, bound, used in uses if not place and names & used for name in bound} - names
+        if not more:
+            return {place for place, _, used in uses if place and names & used}
+        names = names | more
+
+
+def _uses(file: str, tree: ast.AST) -> list[tuple[str, set[str], set[str]]]:
+    """Returns for each function of a module the names that it uses, and for each statement outside of
+    functions ("") the names that it binds and uses.
+    """
+    found = []
+
+    def visit(node: ast.AST, scope: tuple[str, ...], inside: bool) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                inner = (*scope, *(("<locals>",) if inside else ()), child.name)
+                if not isinstance(child, ast.ClassDef):
+                    found.append((f"{file}::{'.'.join(inner)}", set[str](), _used(child)))
+                visit(child, inner, not isinstance(child, ast.ClassDef))
+            elif isinstance(child, ast.stmt) and not inside:
+                stored = {
+                    each.id
+                    for each in ast.walk(child)
+                    if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+                }
+                found.append(("", stored, _used(child)))
+                visit(child, scope, inside)
+
+    visit(tree, (), False)
+    return found
+
+
+def _used(node: ast.AST) -> set[str]:
+    """Returns the names and attributes in an expression or a statement."""
+    found = {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
+    return found | {
+        each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)
+    }

@@ -1,0 +1,227 @@
+"""Accuracies with and without the chain, their nulls and the rows of the ladder, counted by hand."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from transformer_theory.core.metric import Activations
+from transformer_theory.theories.chain_of_thought import in_networks, ladder, vocabulary
+from transformer_theory.theories.chain_of_thought.in_networks import GAP, IN_NETWORKS, TASK, ChainGap
+from transformer_theory.theories.chain_of_thought.tasks import Sample
+
+NAMES = dict(enumerate(vocabulary(TASK), 3))
+IDS = {symbol: number for number, symbol in NAMES.items()}
+LIMITS = {"vocabulary": 40, "length": 200}
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+class Reader(nn.Module):
+    """Answers with the digit before the ":", or 0 if there is none; its own chain is a single 1."""
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        logits = torch.zeros(*ids.shape, 40)
+        for row, (*_, before, last) in enumerate(ids.tolist()):
+            symbol = NAMES[before] if NAMES[before].isdigit() else "0"
+            chosen = symbol if NAMES[last] == ":" else "1" if NAMES[last] == "=" else ":"
+            logits[row, -1, IDS[chosen]] = 1
+        return logits
+
+
+@pytest.fixture(name="asked")
+def fixture_asked(monkeypatch) -> list[Sample]:
+    """The questions that are asked, which are not balanced, so that the shares differ."""
+    asked: list[Sample] = []
+
+    def uneven(samples, n, generator):
+        ranked = sorted(samples, key=lambda sample: (sample.answer, sample.question[-1], sample.question))
+        asked.extend((*ranked[: n - 3], *ranked[-3:]))
+        return tuple(asked)
+
+    monkeypatch.setattr(in_networks, "balanced", uneven)
+    return asked
+
+
+def test_the_gap_and_its_null_are_less_the_accuracy_without_the_chain(asked: list[Sample]):
+    gap, *rows = in_networks.chain_gain(Reader(), ids=IDS, limits=LIMITS, questions=17, generator=generator())
+    answers = [int(sample.answer[0]) for sample in asked]
+    read = [int(last) if (last := sample.question[-1]).isdigit() else 0 for sample in asked]
+    expected = {
+        "generated chain": [answer == 1 for answer in answers],
+        "given chain": [True] * 17,
+        "filler symbols": [answer == 0 for answer in answers],
+        "chain of another question": [a == b for a, b in zip(answers, (*answers[1:], answers[0]))],
+        "without chain": [a == b for a, b in zip(answers, read)],
+        "most frequent answer": [a == Counter(answers).most_common(1)[0][0] for a in answers],
+    }
+    shares = {name: sum(right) / 17 for name, right in expected.items()}
+    assert len({shares[name] for name in expected}) >= 4
+    assert {row.at["chain"]: row.value for row in rows} == pytest.approx(shares)
+    base = shares["without chain"]
+    assert base > 0
+    assert gap.value == pytest.approx(shares["generated chain"] - base)
+    others = ("filler symbols", "chain of another question")
+    assert gap.null.draws == pytest.approx([shares[name] - base for name in others])
+    assert (gap.side, gap.n) == (IN_NETWORKS.side, 17) == (">=", 17)
+
+
+class Blind(nn.Module):
+    """Knows the answer of some questions and never looks at the chain."""
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        logits = torch.zeros(*ids.shape, 40)
+        for row, numbers in enumerate(ids.tolist()):
+            text = "".join(NAMES[number] for number in numbers).split(".")[-1]
+            question = text.split("=")[0].split(":")[0]
+            known = str(eval(question) % 3) if question.count("-") else "0"  # digits only
+            logits[row, -1, IDS[known if text[-1] == ":" else ":"]] = 1
+        return logits
+
+
+def test_a_network_that_ignores_the_chain_has_the_gap_and_the_null_zero():
+    gap, *rows = in_networks.chain_gain(Blind(), ids=IDS, limits=LIMITS, questions=30, generator=generator())
+    assert 0.4 < {row.at["chain"]: row.value for row in rows}["without chain"] < 1
+    assert gap.value == 0
+    assert set(gap.null.draws) == {0.0}
+
+
+def test_answers_are_equally_frequent():
+    samples = [Sample((str(i),), (), ("012"[min(i // 6, 2)],)) for i in range(30)]  # 6, 6 and 18 times
+    for n, expected in ((9, [3, 3, 3]), (10, [3, 3, 4]), (18, [6, 6, 6])):
+        chosen = in_networks.balanced(samples, n, generator(n))
+        assert sorted(Counter(sample.answer for sample in chosen).values()) == expected
+        assert len({sample.question for sample in chosen}) == n
+    assert [sample.answer for sample in chosen] != sorted(sample.answer for sample in chosen)
+
+
+def test_the_inputs_of_the_response(asked: list[Sample], monkeypatch):
+    """Fifteen questions with their chain, with filler symbols, with another chain, and without."""
+    monkeypatch.setattr(in_networks, "symbol_ids", lambda *_: IDS)
+    inputs = in_networks.gap_inputs(torch.zeros(1, 1).long(), LIMITS, generator(2))
+
+    def ends(rows: torch.Tensor) -> list[str]:
+        texts = ["".join(NAMES.get(int(each), "?") for each in row) for row in rows]
+        return [text.split(".")[-1] for text in texts]
+
+    questions, chains = (["".join(getattr(s, name)) for s in asked] for name in ("question", "chain"))
+    assert ends(inputs["value"][:15]) == [f"{q}={c}:" for q, c in zip(questions, chains)]
+    without = [f"{q}:" for q in questions]
+    assert len(inputs["null"]) == 4
+    for each in (inputs["value"], *inputs["null"]):
+        assert ends(each[15:]) == without
+        assert not (each[15:] == IDS["="]).any(), "examples without chain"
+        assert ((each[:15] == IDS["="]).sum(1) >= 5).all(), "four examples and the question"
+    for filler, other in (inputs["null"][:2], inputs["null"][2:]):
+        assert ends(filler[:15]) == [f"{q}={'?' * len(c)}:" for q, c in zip(questions, chains)]
+        shifts = [
+            s
+            for s in range(15)
+            if ends(other[:15]) == [f"{q}={c}:" for q, c in zip(questions, chains[s:] + chains[:s])]
+        ]
+        assert shifts
+        assert 0 not in shifts
+    kinds, places, answers = inputs["targets"][:, 0], inputs["targets"][:, 1], inputs["targets"][:, 2:]
+    assert kinds.tolist() == [1] * 15 + [0] * 15
+    assert answers.tolist() == [[IDS["0"], IDS["1"], IDS["2"]]] * 30
+    assert places.tolist() == [int(sample.answer[0]) for sample in asked] * 2
+
+
+def test_the_gap_of_the_response_is_a_difference_of_accuracies():
+    """The answer is chosen among the ids of the answers, at the last place; groups of unequal size."""
+    logits = np.random.default_rng(0).normal(size=(11, 3, 9))
+    logits[..., 8] = 9.0  # no answer
+    kind = np.array([1, 0, 1, 1, 0, 1, 1, 0, 1, 1, 0])
+    ids = np.random.default_rng(1).permuted(np.tile(np.arange(8), (11, 1)), axis=1)[:, :2]
+    answer = np.random.default_rng(2).integers(2, size=11)
+    right = np.array([np.argmax(logits[i, -1, ids[i]]) == answer[i] for i in range(11)])
+    metric, tokens = ChainGap(), torch.zeros(11, 3, 1)
+    targets = torch.from_numpy(np.column_stack([kind, answer, ids]))
+    parts = {"outputs": torch.from_numpy(logits), "targets": targets}
+    metric.update(Activations("", 0, "outputs", tokens, tokens, **parts))
+    (row,) = metric.compute()
+    assert row.value == pytest.approx(right[kind == 1].mean() - right[kind == 0].mean())
+    assert row.value != 0
+    assert (row.n, row.side, row.quantity) == (7, ">=", GAP)
+
+
+# ---- the ladder
+
+
+def test_outcomes_are_exchanged_question_by_question():
+    """With D of n outcomes that differ, draws have mean 0, deviation root D over n, and the parity of D."""
+    with_chain, without = torch.zeros(50).bool(), torch.zeros(50).bool()
+    with_chain[:20], without[15:24] = True, True  # 15 gained, 4 lost
+    null = ladder.exchanged(with_chain, without, generator(3))
+    draws = np.array(null.draws)
+    deviation = math.sqrt(19) / 50
+    assert len(draws) == 299
+    assert draws.mean() == pytest.approx(0, abs=4 * deviation / math.sqrt(299))
+    assert draws.std() == pytest.approx(deviation, rel=0.15)
+    assert set(np.round(draws * 50) % 2) == {1.0}
+    gap, *accuracies = ladder.gap_rows(with_chain, without, torch.arange(50) < 7, generator(3))
+    assert gap.value == pytest.approx(11 / 50)
+    assert gap.predicted == pytest.approx(1 - 9 / 50)
+    assert gap.null.draws == null.draws
+    assert [row.value for row in accuracies] == pytest.approx([20 / 50, 9 / 50, 7 / 50])
+    assert [row.quantity for row in accuracies] == [ladder.WITH, ladder.WITHOUT, ladder.MAJORITY]
+    assert (gap.side, gap.n) == (">=", 50)
+
+
+def test_a_written_decoder_is_compared_with_the_most_frequent_answer_of_other_questions(monkeypatch):
+    """Rows with a wrong symbol are generated; every third row has one, and every second of these is right."""
+    seen: dict[str, tuple[Sample, ...]] = {}
+
+    def whole(model, task, samples):
+        seen["test"] = tuple(samples)
+        return torch.arange(len(samples)) % 3 > 0
+
+    def correct(model, task, samples, mode):
+        assert mode == "chain"
+        seen["generated"] = tuple(samples)
+        return torch.arange(len(samples)) % 2 == 0
+
+    def parts(task, train, test):
+        seen["train"] = train
+        return made(task, train, test)
+
+    made = ladder.Split
+    for name, known in (("whole", whole), ("correct", correct), ("Split", parts)):
+        monkeypatch.setattr(ladder, name, known)
+    monkeypatch.setattr(ladder, "WrittenDecoder", lambda task, **settings: settings_of.update(settings))
+    settings_of: dict[str, object] = {}
+    gap, _, without, common, every = ladder.written(generator(4), n=6, dtype=torch.float32, scale=2.0)
+    assert settings_of == {"dtype": torch.float32, "scale": 2.0}
+    assert seen["generated"] == seen["test"][::3]
+    answer = Counter(sample.answer for sample in seen["train"]).most_common(1)[0][0]
+    guessed = np.mean([sample.answer == answer for sample in seen["test"]])
+    assert gap.value == pytest.approx(50 / 60 - guessed)
+    assert without.value == common.value == pytest.approx(guessed)
+    assert every.value == pytest.approx(40 / 60)
+    assert not {id(sample) for sample in seen["train"]} & {id(sample) for sample in seen["test"]}
+    assert len(seen["train"]) == len(seen["test"]) == 60
+
+
+def test_two_learnt_decoders_are_compared_on_the_same_questions(monkeypatch):
+    """Twelve test questions: nine right with the chain, five without, four have the frequent answer."""
+    train = [Sample((str(i),), (), ("1",)) for i in range(3)]
+    test = [Sample((str(i),), (), ("1" if i < 4 else "0",)) for i in range(12)]
+    split, known = ladder.Split(TASK, tuple(train), tuple(test)), {"chain": 9, "direct": 5}
+    made = {mode: type("Made", (), {"model": mode}) for mode in known}
+    monkeypatch.setattr(ladder, "parts_of", lambda seed, operations: split)
+    monkeypatch.setattr(ladder, "network", lambda seed, operations, depth, mode: made[mode])
+
+    def correct(model, task, samples, mode, *, dtype):
+        assert (model, samples, dtype) == (mode, split.test, torch.bfloat16)
+        return torch.arange(12) < known[mode]
+
+    monkeypatch.setattr(ladder, "correct", correct)
+    gap, *accuracies = ladder.learnt(generator(5), depth=2, dtype=torch.bfloat16)
+    assert gap.value == pytest.approx(4 / 12)
+    assert gap.predicted == pytest.approx(7 / 12)
+    assert [row.value for row in accuracies] == pytest.approx([9 / 12, 5 / 12, 4 / 12])

@@ -1,0 +1,365 @@
+"""Dual share, in-context score, the closed forms on the user's tokens and the rows of the ladder against
+numpy, on heavy-tailed and anisotropic inputs.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from transformer_theory.core.metric import Activations
+from transformer_theory.core.table import collect
+from transformer_theory.data import TokenData
+from transformer_theory.theories.in_context import ladder, on_data
+from transformer_theory.theories.in_context.in_networks import (
+    IN_NETWORKS,
+    DualShare,
+    InContextScore,
+    own_context,
+    repeated_context,
+)
+from transformer_theory.theories.in_context.prompts import Prompts
+
+FIXED = 4_019_217_653  # seed of all fixed numbers of the package
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+# ---- the dual share
+
+
+def dual_by_hand(scores: np.ndarray, value: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    """The mean over the allowed keys of (s - mean s) v, ``[q, v]``."""
+    dual = np.zeros((len(scores), value.shape[1]))
+    for q, keys in enumerate(allowed):
+        if keys.any():
+            own = scores[q, keys]
+            dual[q] = (own - own.mean()) @ value[keys] / keys.sum()
+    return dual
+
+
+def activations(query, key, value, mask, infinite: np.ndarray) -> Activations:
+    scores = query @ key.mT
+    hidden = torch.from_numpy(infinite) if mask is None else torch.from_numpy(infinite) | ~mask
+    weights = scores.masked_fill(hidden, -math.inf).softmax(-1).nan_to_num(0.0)
+    return Activations(
+        "a",
+        0,
+        "attention",
+        value[:, 0],
+        value[:, 0],
+        query=query,
+        key=key,
+        value=value,
+        weights=weights,
+        mask=mask,
+    )
+
+
+CAUSAL = torch.ones(6, 6, dtype=torch.bool).tril()
+SEVERAL = torch.stack([CAUSAL, CAUSAL.flip(0)]).expand(4, 2, 6, 6)
+
+
+@pytest.mark.parametrize("mask", [None, CAUSAL[None, None], SEVERAL], ids=["all", "causal", "of each head"])
+@pytest.mark.parametrize("infinite", [False, True], ids=["finite", "infinite scores"])
+def test_draws_take_the_scores_of_another_query_and_the_own_keys(mask, infinite: bool):
+    """Heads differ in their scores and values; a key with infinite scores is none."""
+    query, key = (torch.randn(4, 2, 6, 3, generator=generator(s), dtype=torch.float64) for s in (1, 2))
+    value = torch.randn(4, 2, 6, 5, generator=generator(3), dtype=torch.float64) + 2
+    query[:, 1] *= 3
+    spoilt = np.zeros((4, 2, 6, 6), bool)
+    if infinite:
+        query[0, 0] = query[0, 0].abs()
+        key[0, 0, 4] = -math.inf
+        spoilt[0, 0, :, 4] = True
+    found = activations(query, key, value, mask, spoilt)
+    metric = DualShare()
+    metric.draws = 19
+    metric.update(found)
+    orders = [list(range(6))]
+    g = generator(FIXED)
+    orders += [torch.randperm(6, generator=g).tolist() for _ in range(19)]
+    allowed = np.ones((4, 2, 6, 6), bool) if mask is None else mask.expand(4, 2, 6, 6).numpy()
+    allowed = allowed & ~spoilt
+    with np.errstate(all="ignore"):
+        scores = np.where(spoilt, 0.0, np.einsum("bhqd,bhkd->bhqk", query.numpy(), key.numpy()))
+    for head, row in enumerate(metric.compute(draws=19)):
+        shares = []
+        for order in orders:
+            inner = own = other = 0.0
+            for b in range(4):
+                v, keys = value[b, head].numpy(), allowed[b, head]
+                mean = keys @ v / np.maximum(keys.sum(1, keepdims=True), 1)
+                output = found.weights[b, head].numpy() @ v - mean
+                dual = dual_by_hand(scores[b, head][order], v, keys)
+                inner, own, other = (
+                    inner + (output * dual).sum(),
+                    own + (output**2).sum(),
+                    other + (dual**2).sum(),
+                )
+            shares.append(inner**2 / (own * other))
+        assert row.value == pytest.approx(shares[0], rel=1e-4)
+        assert row.null.draws == pytest.approx(shares[1:], rel=1e-3, abs=1e-6)
+        assert row.value > 1.5 * row.null.median
+        assert (row.side, IN_NETWORKS.side) == (">=", None)
+
+
+# ---- the in-context score
+
+
+def test_the_score_is_the_mean_late_loss_less_the_mean_early_one():
+    """Six targets are early, three late; those below zero do not count."""
+    rng, targets = np.random.default_rng(0), np.full((3, 7), -100)
+    logits = rng.normal(size=(3, 7, 5)) * 3
+    targets[:, 0], targets[:, 2], targets[0, 3:6] = [1, 4, 0], [2, 2, 3], [0, 3, 4]
+    losses: dict[bool, list[float]] = {True: [], False: []}
+    for (row, place), target in np.ndenumerate(targets):
+        if target >= 0:
+            own = logits[row, place]
+            losses[place >= 3].append(math.log(np.exp(own).sum()) - own[target])
+    assert [len(losses[late]) for late in (False, True)] == [6, 3]
+    metric, tokens = InContextScore(), torch.zeros(3, 7, 1)
+    parts = {"outputs": torch.from_numpy(logits), "targets": torch.from_numpy(targets)}
+    metric.update(Activations("", 0, "outputs", tokens, tokens, **parts))
+    (row,) = metric.compute()
+    assert row.value == pytest.approx(np.mean(losses[True]) - np.mean(losses[False]))
+    assert row.side == "<="
+
+
+def test_own_and_other_contexts_in_both_orders():
+    data = torch.arange(5 * 8).view(5, 8) + 3
+    inputs = own_context(data, {}, generator(1))
+    context, block = data[:, :6], data[:, 6:]
+    assert inputs["value"].tolist() == [*data.tolist(), *torch.cat([block, context], 1).tolist()]
+    assert len(inputs["null"]) == 4
+    seen = set()
+    for null in inputs["null"]:
+        assert null[:5, 6:].tolist() == null[5:, :2].tolist() == block.tolist()
+        assert null[:5, :6].tolist() == null[5:, 2:].tolist()
+        owners = [context.tolist().index(each) for each in null[:5, :6].tolist()]
+        assert all(owner != place for place, owner in enumerate(owners)), "no context is that of the block"
+        seen.add(tuple(owners))
+    assert len(seen) == 4
+    hidden = [-100] * 6
+    assert inputs["targets"][:5].tolist() == [[*hidden, int(row[7]), -100] for row in data]
+    assert inputs["targets"][5:].tolist() == [[int(row[7]), -100, *hidden] for row in data]
+
+
+def test_a_repeated_block_has_different_ids_and_stands_once_in_its_context():
+    data = torch.randint(20, (40, 30), generator=generator())
+    inputs = repeated_context(data, {"vocabulary": 50, "length": 12}, generator(1))
+    value = inputs["value"]
+    assert value.shape == (32, 12), "sixteen sequences in both orders"
+    assert all(len(set(block.tolist())) == 3 for block in value[:16, 9:])
+    assert torch.equal(value[:16, 6:9], value[:16, 9:])
+    assert value.max() > 40, "ids of the whole vocabulary"
+    assert sum(torch.equal(null[:16, 6:9], value[:16, 9:]) for null in inputs["null"]) == 0
+
+
+# ---- on data
+
+
+class Known:
+    """A layer with a known matrix, which answers x^T G b + .1."""
+
+    G = torch.tensor([[0.9, 0.2, 0.0], [0.0, 0.5, 0.1], [0.3, 0.0, 0.2]], dtype=torch.float64)
+
+    def preconditioner(self) -> torch.Tensor:
+        return self.G
+
+    def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
+        x, y, query = tokens[:, :-1, :-1].double(), tokens[:, :-1, -1].double(), tokens[:, -1, :-1].double()
+        return torch.einsum("nd,de,nje,nj->n", query, self.G, x, y) / x.shape[1] + 0.1
+
+
+def cosine_of(a: np.ndarray, b: np.ndarray) -> float:
+    return float((a * b).sum() / np.sqrt((a * a).sum() * (b * b).sum()))
+
+
+@pytest.fixture(name="measured")
+def fixture_measured(monkeypatch) -> tuple[dict, dict, np.ndarray, list[Prompts]]:
+    """Rows and arrays on tokens of three heavy-tailed components, their points, and the drawn prompts."""
+    drawn: list[Prompts] = []
+    make: Callable[..., Prompts] = on_data.linear_prompts
+    monkeypatch.setattr(on_data, "linear_prompts", lambda *a, **k: drawn.append(make(*a, **k)) or drawn[-1])
+    monkeypatch.setattr(on_data, "train_attention", lambda *_, **__: Known())
+    monkeypatch.setattr(on_data, "TESTED", 400)
+    tokens = np.random.default_rng(0).standard_t(2.5, size=(150, 4, 3)) * [3.0, 1.0, 0.4]
+    problem = on_data.read(TokenData(torch.from_numpy(tokens)))
+    table, arrays = collect(on_data.measure(problem, generator(5), draws=0))
+    return {row.quantity: row for row in table}, arrays, problem.points.numpy(), drawn
+
+
+def moments(points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Covariance, E |x|^2 x x^T, and E b b^T for 20 examples."""
+    L = points.T @ points / len(points)
+    Q = (points * (points**2).sum(1, keepdims=True)).T @ points / len(points)
+    return L, Q, Q / 20 + (1 - 1 / 20) * L @ L
+
+
+def test_the_best_matrix_takes_the_fourth_moment_of_the_tokens(measured):
+    rows, arrays, points, _ = measured
+    L, Q, B = moments(points)
+    best, step = L @ np.linalg.inv(B), np.trace(L @ L) / np.trace(L @ B)
+    gaussian = np.linalg.inv((1 + 1 / 20) * L + np.trace(L) / 20 * np.eye(3))
+    Q_gaussian = 2 * L @ L + np.trace(L) * L
+    distance = np.linalg.norm(Q - Q_gaussian) / np.linalg.norm(Q_gaussian)
+    assert not np.allclose(np.diag(best), np.diag(gaussian), rtol=0.2)
+    assert rows[on_data.KURTOSIS].value == pytest.approx(distance)
+    assert rows[on_data.KURTOSIS].verdict == "fails"
+    assert rows[on_data.STEP].value == pytest.approx(step)
+    assert rows[on_data.GAUSSIAN].value == pytest.approx(cosine_of(gaussian, best))
+    assert rows[on_data.PLAIN].value == pytest.approx(cosine_of(np.eye(3), best))
+    assert rows[on_data.INVERSE].value == pytest.approx(cosine_of(np.linalg.inv(L), best))
+    assert rows[on_data.MATRIX].value == pytest.approx(cosine_of(Known.G.numpy(), best))
+    expected = {"best": best, "gaussian": gaussian, "plain": step * np.eye(3), "trained": Known.G.numpy()}
+    for name, matrix in expected.items():
+        assert arrays[f"in_context/{name}"] == pytest.approx(np.diag(matrix), rel=1e-6, abs=1e-9)
+    assert arrays["in_context/eigenvalues"] == pytest.approx(np.diag(L))
+
+
+def test_the_headline_is_the_cosine_of_answers_over_prompts(measured):
+    """E (x^T G b)(x^T H b) = tr L G B H^T, and by simulation."""
+    rows, _, points, _ = measured
+    L, _, B = moments(points)
+    G, best = Known.G.numpy(), L @ np.linalg.inv(B)
+
+    def inner(G: np.ndarray, H: np.ndarray) -> float:
+        return float(np.trace(L @ G @ B @ H.T))
+
+    row = rows[on_data.COSINE]
+    assert row.value == pytest.approx(inner(G, best) / math.sqrt(inner(G, G) * inner(best, best)))
+    assert (row.predicted, on_data.ON_DATA.headline) == (1.0, on_data.COSINE)
+    rng = np.random.default_rng(1)
+    x = points[rng.integers(len(points), size=(40_000, 21))]
+    b = np.einsum("njd,njk,nk->nd", x[:, :20], x[:, :20], rng.normal(size=(40_000, 3))) / 20
+    answers = [np.einsum("nd,de,ne->n", x[:, 20], matrix, b) for matrix in (G, best)]
+    assert row.value == pytest.approx(cosine_of(*answers), abs=0.03)
+
+
+def test_risks_are_those_of_their_matrices_and_their_predictions(measured):
+    rows, _, points, drawn = measured
+    L, _, B = moments(points)
+    best, step = L @ np.linalg.inv(B), np.trace(L @ L) / np.trace(L @ B)
+    x, y, query, target = (getattr(drawn[-1], name).numpy() for name in ("x", "y", "query", "target"))
+    b = np.einsum("nj,njd->nd", y, x) / 20
+    assert len(x) == 400
+
+    def risk_of(G: np.ndarray) -> float:
+        return float(np.trace(L @ (G @ B @ G.T - G @ L - L @ G.T + np.eye(3))))
+
+    for name, G, constant, closed in (
+        (on_data.TRAINED_RISK, Known.G.numpy(), 0.1, risk_of(best)),
+        (on_data.BEST_RISK, best, 0.0, risk_of(best)),
+        (on_data.PLAIN_RISK, step * np.eye(3), 0.0, risk_of(step * np.eye(3))),
+    ):
+        errors = (np.einsum("nd,de,ne->n", query, G, b) + constant - target) ** 2
+        assert rows[name].value == pytest.approx(errors.mean(), rel=1e-4), name
+        assert rows[name].predicted == pytest.approx(closed)
+        half = 1.9659 * errors.std(ddof=1) / math.sqrt(400)  # t of 399 degrees of freedom
+        assert rows[name].interval == pytest.approx((errors.mean() - half, errors.mean() + half), rel=1e-3)
+    assert risk_of(best) < risk_of(step * np.eye(3)) < risk_of(np.zeros((3, 3)))
+
+
+# ---- the ladder
+
+
+def test_the_rows_of_a_rung(monkeypatch):
+    """The step of the setting's moments and noise; nulls of other contexts and of nineteen algorithms."""
+    monkeypatch.setattr(ladder, "TESTED", 60)
+    points = np.random.default_rng(2).standard_t(3, size=(80, 3)) * [2.0, 1.0, 0.3]
+    L = points.T @ points / 80
+    Q = (points * (points**2).sum(1, keepdims=True)).T @ points / 80
+    drawn: list[Prompts] = []
+
+    def inputs(shape, generator):
+        return torch.from_numpy(points)[torch.randint(80, shape, generator=generator)]
+
+    def answers(prompts: Prompts) -> torch.Tensor:
+        drawn.append(prompts)
+        return prompts.query.sum(1) * prompts.y.mean(1) + prompts.target
+
+    setting = ladder.Setting(inputs, torch.from_numpy(L), 0.7, torch.from_numpy(Q))
+    row, *errors = ladder.compared(answers, setting, generator(4))
+    x, y, query, target = (getattr(drawn[0], name).numpy() for name in ("x", "y", "query", "target"))
+    found = query.sum(1) * y.mean(1) + target
+    G = L @ np.linalg.inv(Q / 20 + (1 - 1 / 20) * L @ L + 0.7 / 20 * L)
+
+    def step_of(order) -> np.ndarray:
+        return np.einsum("nd,de,nje,nj->n", query, G, x[order], y[order]) / 20
+
+    def ridge_of(strength: float) -> np.ndarray:
+        w = [np.linalg.solve(a.T @ a / 20 + strength * np.eye(3), a.T @ b / 20) for a, b in zip(x, y)]
+        return (query * np.array(w)).sum(1)
+
+    def descent(steps: int) -> np.ndarray:
+        w = np.zeros((60, 3))
+        for _ in range(steps):
+            w -= 0.3 * np.einsum("njd,nj->nd", x, np.einsum("njd,nd->nj", x, w) - y) / 20
+        return (query * w).sum(1)
+
+    step = step_of(np.arange(60))
+    assert row.value == pytest.approx(cosine_of(found, step))
+    g = generator(4)
+    setting.draw(g, 60)  # the prompts come before the null
+    orders = [torch.randperm(60, generator=g).numpy() for _ in range(299)]
+    assert row.nulls[0].draws == pytest.approx([cosine_of(found, step_of(order)) for order in orders])
+    strengths = 0.025 * 32 ** (np.arange(10) / 9)
+    others = [ridge_of(strength) for strength in strengths] + [descent(steps) for steps in range(2, 11)]
+    assert row.nulls[1].draws == pytest.approx([cosine_of(each, step) for each in others])
+    assert (row.predicted, row.side, row.n) == (1.0, ">=", 60)
+    expected = {"model": found, "one step": step, "ridge": ridge_of(0.7 / 20)}
+    assert {each.at["answers of"]: each.value for each in errors} == pytest.approx(
+        {name: ((each - target) ** 2).mean() / (target**2).mean() for name, each in expected.items()}
+    )
+
+
+def test_the_setting_of_the_digits_has_the_moments_of_its_points():
+    setting = ladder.digit_setting()
+    x = setting.inputs((60_000,), generator(1)).numpy()
+    fourth = (x * (x**2).sum(1, keepdims=True)).T @ x / len(x)
+    assert setting.covariance.numpy() == pytest.approx(x.T @ x / len(x), abs=0.05)
+    assert setting.fourth.numpy() == pytest.approx(fourth, abs=0.6)
+    assert np.trace(setting.covariance.numpy()) == pytest.approx(len(setting.covariance))
+    assert setting.noise == 0.5
+
+
+def test_the_written_layer_has_the_best_step_and_trained_ones_the_setting_of_their_rung(monkeypatch):
+    """For five isotropic inputs without noise the best step is 1/(1 + 1/20 + 5/20)."""
+    seen: list[tuple] = []
+    monkeypatch.setattr(
+        ladder, "compared", lambda answers, setting, *_: iter(seen.append((answers, setting)) or ())
+    )
+    monkeypatch.setattr(
+        ladder, "train_attention", lambda draw, d, **settings: (draw(generator(1), 7), d, settings["softmax"])
+    )
+    rungs = {rung.name: rung for rung in ladder.LADDER.rungs}
+    list(rungs["written layer"].measure(generator()))
+    layer, setting = seen.pop()
+    prompts = setting.draw(generator(2), 5)
+    b = np.einsum("nj,njd->nd", prompts.y.numpy(), prompts.x.numpy()) / 20
+    answers = (prompts.query.numpy() * b).sum(1) / (1 + 1 / 20 + 5 / 20)
+    assert layer(prompts).numpy() == pytest.approx(answers, rel=1e-6)
+    for name, spectrum, noise in (
+        ("trained layer", [1.0] * 5, 0.0),
+        ("noise", [1.0] * 5, 0.5),
+        ("anisotropic inputs", [2.0, 1.0, 0.5, 0.25, 0.1], 0.5),
+    ):
+        list(rungs[name].measure(generator()))
+        answers, setting = seen.pop()
+        drawn, d, softmax = answers.args[0]
+        assert (len(drawn), d, softmax, setting.noise, setting.fourth) == (7, 5, False, noise, None)
+        assert setting.covariance.tolist() == np.diag(spectrum).tolist()
+        x = setting.inputs((20_000,), generator(3)).numpy()
+        assert np.diag(x.T @ x / 20_000) == pytest.approx(spectrum, rel=0.06)
+
+
+@pytest.mark.parametrize(("limits", "shape"), [({}, (18, 8)), ({"sequences": 2}, (4, 8))])
+def test_two_sequences_are_enough(limits: dict, shape: tuple[int, int]):
+    inputs = own_context(torch.arange(72).view(9, 8), limits, generator())
+    assert inputs["value"].shape == shape
+    assert len(inputs["null"]) == min(4, shape[0] // 2 - 1)

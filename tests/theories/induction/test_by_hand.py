@@ -1,0 +1,259 @@
+"""Shares, scores, divergences and the rows of the ladder against numpy, on unequal heads, lengths and
+distributions.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import ortho_group
+from torch import nn
+
+from transformer_theory import induction
+from transformer_theory.core.metric import Activations
+from transformer_theory.theories.induction import chains, ladder
+from transformer_theory.theories.induction.in_networks import (
+    IN_NETWORKS,
+    CopyingScore,
+    SecondBlockLoss,
+    limits_of,
+    next_token_blocks,
+    repeated_blocks,
+)
+from transformer_theory.theories.induction.scores import InductionScores
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def activations(weights: np.ndarray) -> Activations:
+    tokens = torch.zeros(len(weights), weights.shape[2], 2)
+    return Activations("a", 0, "attention", tokens, tokens, weights=torch.from_numpy(weights).float())
+
+
+def softmax(scores: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    weights = np.where(allowed, np.exp(scores), 0.0)
+    return weights / weights.sum(-1, keepdims=True)
+
+
+# ---- the positional share
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_positional_share_of_sequences_of_two_lengths(causal: bool):
+    """Pairs of different sequences that both have the query and the key; two unequal heads."""
+    rng, parts = np.random.default_rng(0), []
+    common = rng.normal(size=(2, 5, 5)) * np.array([2.0, 0.3])[:, None, None]
+    for n, length in ((3, 5), (2, 4), (1, 3)):
+        allowed = np.tri(length, dtype=bool) if causal else np.ones((length, length), bool)
+        scores = common[:, :length, :length] + rng.normal(size=(n, 2, length, length)) + 4.0
+        parts.append((scores, allowed))
+    metric = induction.PositionalShare()
+    for scores, allowed in parts:
+        metric.update(activations(softmax(scores, allowed)))
+    for head, row in enumerate(metric.compute()):
+        together = own = 0.0
+        for q, k in np.ndindex(5, 5):
+            seen = []
+            for scores, allowed in parts:
+                if max(q, k) < len(allowed):
+                    keys = allowed[q]
+                    centred = scores[:, head, q, k] - scores[:, head, q][:, keys].mean(1)
+                    seen += list(centred if keys[k] else 0 * centred)
+            pairs = [a * b for i, a in enumerate(seen) for j, b in enumerate(seen) if i != j]
+            if pairs:
+                together += sum(pairs) / (len(seen) - 1)
+                own += sum(each**2 for each in seen)
+        assert row.value == pytest.approx(together / own, rel=1e-5)
+        assert row.n == 6
+        assert IN_NETWORKS.side is row.side is None
+
+
+def test_a_weight_that_is_not_finite_leaves_its_sequence_out():
+    weights = softmax(np.random.default_rng(1).normal(size=(4, 1, 3, 3)), np.ones((3, 3), bool))
+    spoilt = weights.copy()
+    spoilt[2, 0, 1, 1] = math.nan
+    rows = []
+    for each in (spoilt, np.delete(weights, 2, 0)):
+        metric = induction.PositionalShare()
+        metric.update(activations(each))
+        rows += metric.compute()
+    assert rows[0].value == pytest.approx(rows[1].value)
+    assert rows[0].n == rows[1].n == 3
+
+
+# ---- the copying score
+
+
+def share_of(matrix: np.ndarray) -> float:
+    eigenvalues = np.linalg.eigvals(matrix)
+    return float(eigenvalues.real.sum() / np.abs(eigenvalues).sum())
+
+
+def test_the_copying_score_and_the_law_of_its_null():
+    """The score is that of W_E W_V W_O W_U; in the null the values are rotated before W_O."""
+    rng = np.random.default_rng(2)
+    heads, dim, p = 2, 6, 3
+    W_V, W_O = rng.normal(size=(heads, dim, p)), rng.normal(size=(heads, p, dim))
+    W_O[1] += 1.5 * W_V[1].T  # copies
+    W_E, W_U = rng.normal(size=(11, dim)), rng.normal(size=(dim, 11))
+    metric = CopyingScore()
+    both = np.stack([W_V, W_O.transpose(0, 2, 1)], 1)
+    metric.sums = {(-1,): torch.from_numpy(W_U @ W_E), (0, 0): torch.from_numpy(both)}
+    rotations = ortho_group.rvs(p, size=600, random_state=3)
+    for head, row in enumerate(metric.compute(draws=600, generator=generator(1))):
+        assert row.value == pytest.approx(share_of(W_E @ W_V[head] @ W_O[head] @ W_U))
+        chance = [share_of(W_E @ W_V[head] @ Q @ W_O[head] @ W_U) for Q in rotations]
+        assert len(row.null.draws) == 600
+        error = 5 * np.std(chance) * math.sqrt(2 / 600)
+        assert np.mean(row.null.draws) == pytest.approx(np.mean(chance), abs=error)
+        assert np.std(row.null.draws) == pytest.approx(np.std(chance), rel=0.12)
+        assert np.quantile(row.null.draws, 0.9) == pytest.approx(np.quantile(chance, 0.9), abs=0.1)
+        assert (row.side, row.head) == (">=", head)
+
+
+# ---- blocks
+
+
+def test_scores_are_means_over_the_queries_of_each_kind():
+    """P = 4: previous tokens of queries 1 to 7; the others of queries 4 to 6."""
+    weights = softmax(np.random.default_rng(4).normal(size=(3, 2, 8, 8)), np.tri(8, dtype=bool))
+    metric = InductionScores()
+    metric.update(activations(weights))
+    rows = {(row.quantity, row.head): row.value for row in metric.compute()}
+    for head in (0, 1):
+        A = weights[:, head]
+        assert rows["attention to the previous token", head] == pytest.approx(
+            np.mean([A[:, i, i - 1] for i in range(1, 8)])
+        )
+        assert rows["prefix matching", head] == pytest.approx(np.mean([A[:, i, i - 3] for i in (4, 5, 6)]))
+        assert rows["attention to the duplicate token", head] == pytest.approx(
+            np.mean([A[:, i, i - 4] for i in (4, 5, 6)])
+        )
+    assert {row.side for row in metric.compute()} == {">="}
+
+
+def test_a_null_of_the_blocks_has_other_ids_first():
+    parts = repeated_blocks(torch.zeros(2, 12).long(), {"vocabulary": 13, "sequences": 40}, generator())
+    value, null = parts["value"], torch.cat(list(parts["null"]))
+    assert torch.equal(value[:, :6], value[:, 6:])
+    assert all(len(set(row.tolist())) == 12 for row in null)
+    assert {int(each) for each in null.unique()} == set(range(13))
+
+
+def test_targets_are_the_next_ids_of_the_second_block():
+    parts = next_token_blocks(torch.zeros(2, 10).long(), {"vocabulary": 20, "sequences": 31}, generator())
+    value, (null,) = parts["value"], parts["null"]
+    assert value.shape == (4, 10)
+    assert torch.equal(value[:, :5], value[:, 5:])
+    assert torch.equal(null[:, 5:], value[:, 5:])
+    assert all(not set(a.tolist()) & set(b.tolist()) for a, b in zip(null[:, :5], value[:, :5]))
+    expected = [[-1] * 5 + row[6:] + [-1] for row in value.tolist()]
+    assert parts["targets"].tolist() == expected
+
+
+def test_the_loss_is_that_of_the_second_block():
+    rng, targets = np.random.default_rng(5), np.array([[-1, -1, -1, 2, 0, -1], [-1, 1, -1, 1, 2, -1]])
+    logits = rng.normal(size=(2, 6, 3)) * 2
+    losses = [
+        np.log(np.exp(logits[i, j]).sum()) - logits[i, j, t]
+        for (i, j), t in np.ndenumerate(targets)
+        if t >= 0 and j > 2
+    ]
+    metric, tokens = SecondBlockLoss(), torch.zeros(2, 6, 1)
+    parts = {"outputs": torch.from_numpy(logits), "targets": torch.from_numpy(targets)}
+    metric.update(Activations("", 0, "outputs", tokens, tokens, **parts))
+    (row,) = metric.compute()
+    assert row.value == pytest.approx(np.mean(losses))
+    assert row.side == "<="
+
+
+# ---- chains
+
+
+def test_the_divergence_of_a_prediction_from_a_strategy():
+    """sum s ln(s/p), of positions 2 to length - 2; the two are not exchangeable."""
+    rng = np.random.default_rng(6)
+    strategy, prediction = (rng.dirichlet([0.4, 1.0, 2.0], size=(4, 6)) + 1e-3 for _ in range(2))
+    strategy, prediction = (each / each.sum(-1, keepdims=True) for each in (strategy, prediction))
+    each = (strategy * np.log(strategy / prediction)).sum(-1)[:, 2:5]
+    found = chains.divergence(torch.from_numpy(strategy), torch.from_numpy(prediction), skip=2)
+    assert float(found) == pytest.approx(each.mean())
+    other = (prediction * np.log(prediction / strategy)).sum(-1)[:, 2:5]
+    assert abs(each.mean() - other.mean()) > 0.03
+
+
+def test_the_expected_loss_is_the_cross_entropy_with_the_row_of_the_present_state():
+    rng = np.random.default_rng(7)
+    P, prediction = rng.dirichlet([1, 1, 1], size=(2, 3)), rng.dirichlet([1, 1, 1], size=(2, 5))
+    ids = np.array([[0, 1, 2, 1, 0], [2, 2, 0, 1, 1]])
+    expected = [
+        np.mean([-(P[n, ids[n, t]] * np.log(prediction[n, t])).sum() for t in (1, 2, 3)]) for n in (0, 1)
+    ]
+    found = chains.expected_loss(*(torch.from_numpy(each) for each in (prediction, ids, P)), skip=1)
+    assert found.tolist() == pytest.approx(expected)
+
+
+# ---- the ladder
+
+
+def test_the_best_head_is_found_anew_in_each_draw():
+    rng = np.random.default_rng(8)
+    value, null = rng.random((5, 3)), rng.random((7, 5, 3))
+    value[:, 1] = value[:, 1] / 2 + 0.5
+    row, accuracy = ladder.rows_of(torch.from_numpy(value), torch.from_numpy(null), 0.25, tokens=8)
+    assert row.value == pytest.approx(value[:, 1].mean())
+    assert row.null.draws == pytest.approx([max(draw[:, head].mean() for head in range(3)) for draw in null])
+    assert (row.n, row.predicted, row.side) == (5, 1.0, ">=")
+    assert (accuracy.value, accuracy.predicted, accuracy.side) == (0.25, 1.0, ">=")
+    assert "best head: 1 of 3" in row.note
+    assert "uniform attention: 0.170" in row.note  # the mean of 1/5, 1/6 and 1/7
+
+
+class Half(nn.Module):
+    """Predicts the id three places back, right in blocks of four; wrong at the first prediction."""
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        logits = nn.functional.one_hot(ids.roll(3, 1), 30).float()
+        logits[:, 4] = 0
+        logits[:, 4, 29] = 1
+        return logits
+
+
+def test_a_network_is_measured_on_repeated_and_on_unrelated_blocks(monkeypatch):
+    """Scores are known functions of the ids; the second one is the prefix matching."""
+
+    def known(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+        same = (ids[:, :4] == ids[:, 4:]).double().mean(1)
+        mixed = (same + ids[:, 1] / 100)[:, None] * torch.tensor([1.0, 0.5])
+        return torch.stack([mixed + 1, mixed, mixed + 2])
+
+    monkeypatch.setattr(ladder, "sequence_scores", known)
+    settings = {"length": 4, "vocabulary": 29, "draws": 6, "blocks": 3}
+    row, accuracy = ladder.measured(Half(), generator=generator(9), **settings)
+    g = generator(9)
+    drawn = [torch.randperm(29, generator=g)[:8].tolist() for _ in range(3 + 18)]
+    assert row.value == pytest.approx(1 + np.mean([ids[1] for ids in drawn[:3]]) / 100)
+    expected = [np.mean([ids[5] for ids in drawn[3 + 3 * i : 6 + 3 * i]]) / 100 for i in range(6)]
+    assert row.null.draws == pytest.approx(expected)
+    assert row.n == 3
+    assert accuracy.value == pytest.approx(2 / 3)
+
+
+def test_limits_that_are_missing_come_from_the_ids():
+    data = torch.tensor([[3, 11, 5, 0, 2, 7], [1, 1, 4, 9, 6, 8]])
+    assert limits_of(data, {}) == {"vocabulary": 12, "length": 6, "sequences": 60}
+    assert limits_of(data, {"vocabulary": 50, "length": 4}) == {
+        "vocabulary": 50,
+        "length": 4,
+        "sequences": 60,
+    }
+
+
+@pytest.mark.parametrize(("sequences", "blocks"), [(20, 1), (21, 2), (100, 5)])
+def test_all_sets_of_blocks_together_have_the_number_of_sequences(sequences: int, blocks: int):
+    """Twenty sets: the value and nineteen draws."""
+    parts = repeated_blocks(torch.zeros(1, 8).long(), {"vocabulary": 30, "sequences": sequences}, generator())
+    assert [len(part) for part in (parts["value"], *parts["null"])] == [blocks] * 20

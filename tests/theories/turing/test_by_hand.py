@@ -1,0 +1,153 @@
+"""Close calls, their null, the inputs of the responses and the rows of the ladder against loops in numpy."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from transformer_theory.core.metric import Activations
+from transformer_theory.theories.turing import CloseCalls, ladder
+from transformer_theory.theories.turing.construction import compile_machine
+from transformer_theory.theories.turing.in_networks import IN_NETWORKS, permuted, repeated
+
+FIXED = 4_019_217_653  # seed of all fixed numbers of the package
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def is_close(scores: np.ndarray) -> bool:
+    second, first = np.sort(scores)[-2:]
+    larger = max(abs(first), abs(second))
+    return first == second or first - second < 2.0 ** (math.floor(math.log2(larger)) - 7)
+
+
+def instance(keys: int = 7) -> tuple[torch.Tensor, torch.Tensor]:
+    """Queries and keys of two heads with scores of size 100 and 20: close calls are frequent, in one more
+    than in the other.
+    """
+    g = generator(3)
+    query, key = torch.randn(9, 2, keys, 3, generator=g), torch.randn(9, 2, keys, 3, generator=g)
+    query[..., 0] = 1.0
+    key[..., 0] += torch.tensor([100.0, 20.0])[:, None]
+    return query, key
+
+
+def rows_of(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None) -> list:
+    metric, tokens = CloseCalls(), torch.zeros(len(query), query.shape[2], 3)
+    metric.draws = 19  # what a probe asks for
+    metric.update(
+        Activations("a", 0, "attention", tokens, tokens, query=query, key=key, value=key, mask=mask)
+    )
+    return list(metric.compute(draws=19))
+
+
+def masks() -> dict[str, torch.Tensor | None]:
+    several = torch.rand(9, 2, 7, 7, generator=generator(4)) < 0.5
+    return {"none": None, "causal": torch.ones(1, 1, 7, 7).tril().bool(), "of each head": several}
+
+
+@pytest.mark.parametrize("kind", ["none", "causal", "of each head"])
+def test_values_and_draws_are_those_of_the_allowed_keys(kind: str):
+    """A draw has the scores m + s z of a row: mean, deviation (over n) and number of its allowed keys."""
+    query, key = instance()
+    mask = masks()[kind]
+    allowed = np.ones((9, 2, 7, 7), bool) if mask is None else mask.expand(9, 2, 7, 7).numpy()
+    scores = np.einsum("bhqd,bhkd->bhqk", query.double().numpy(), key.double().numpy())
+    z = torch.randn(19, 128, 7, generator=generator(FIXED)).double().numpy()
+    for head, row in enumerate(rows_of(query, key, mask)):
+        value, chance = [], []
+        for b in range(9):
+            for q in range(7):
+                own = scores[b, head, q][allowed[b, head, q]]
+                if len(own) > 1:
+                    value.append(is_close(own))
+                    table = z[:, ((b * 2 + head) * 7 + q) % 128, : len(own)]
+                    chance.append([is_close(own.mean() + own.std() * each) for each in table])
+        assert row.value == pytest.approx(np.mean(value))
+        assert row.null.draws == pytest.approx(np.mean(chance, 0))
+        assert 0.05 < row.null.median < 0.6
+
+
+def test_rows_with_infinite_scores_count_neither_in_the_value_nor_in_the_null():
+    query, key = instance()
+    before = rows_of(query[1:], key[1:], None)
+    key[0, :, 3] = -math.inf
+    after = rows_of(query, key, None)
+    assert [row.value for row in after] == pytest.approx([row.value for row in before])
+    assert all(max(row.null.draws) <= 1 for row in after)
+
+
+def test_scores_of_hidden_keys_do_not_count_even_if_they_are_infinite():
+    query, key = instance()
+    mask = masks()["causal"].clone()
+    mask[..., 3:] = False
+    before = rows_of(query, key, mask)
+    key[:, :, 3:] = math.inf
+    after = rows_of(query, key, mask)
+    assert [row.value for row in after] == [row.value for row in before]
+    assert [row.null.draws for row in after] == [row.null.draws for row in before]
+
+
+def test_few_close_calls_are_the_predicted_side():
+    """Keys that are far apart have no close calls, Gaussian scores of the same size have."""
+    key = torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0]).view(1, 1, 5, 1).repeat(64, 1, 1, 1) + 100
+    key[:, :, 4] += 5
+    (row,) = rows_of(torch.ones(64, 1, 5, 1), key, None)
+    assert row.value == 0
+    assert min(row.null.draws) > 0
+    assert IN_NETWORKS.side == "<="
+    assert row.null.p(row.value, row.side) == 1 / 20
+
+
+def test_permuted_tokens_are_compared_with_their_own_and_with_another_sequence():
+    data = torch.arange(10.0).view(2, 5)
+    parts = permuted(data, {}, generator(1))
+    assert [sorted(row) for row in parts["value"].tolist()] == data.tolist()
+    assert parts["value"].tolist() != data.tolist()
+    assert parts["reference"].tolist() == data.tolist()
+    assert parts["null"].tolist() == [data[1].tolist(), data[0].tolist()]
+
+
+@pytest.mark.parametrize(("limit", "whole"), [(10, [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]), (9, [0, 1, 0, 1, 4])])
+def test_sequences_are_doubled_only_if_twice_their_length_is_allowed(limit: int, whole: list[int]):
+    data = torch.tensor([[0.0, 1, 2, 3, 4], [5, 6, 7, 8, 9]])[..., None]
+    parts = repeated(data, {"length": limit}, generator())
+    assert parts["value"][0, :, 0].tolist() == whole
+    assert parts["null"][:, :, 0].tolist() == parts["value"].flip(0)[:, :, 0].tolist()
+    assert parts["reference"][0, :, 0].tolist() == ([0, 1, 2, 3, 4] if limit == 10 else [0, 0, 1, 1, 4])
+
+
+def test_a_rung_averages_values_and_draws_over_the_machines(monkeypatch):
+    steps, seen = 80, []
+
+    def known(run, draws, generator):
+        number = float(len(seen))
+        seen.append(run)
+        return {ladder.NULL_KIND: np.arange(draws) + number, ladder.VISITS: np.arange(draws) * number}
+
+    monkeypatch.setattr(ladder, "STEPS", steps)
+    monkeypatch.setattr(ladder, "chance", known)
+    rungs = {rung.name: rung for rung in ladder.LADDER.rungs}
+    (row,) = rungs["bfloat16"].measure(generator(1))
+    firsts = []
+    for run in seen:
+        found = compile_machine(run.machine).run(run.word, steps, arithmetic="bfloat16")
+        configurations = [zip(each.states, each.symbols, each.heads) for each in (found, run.reference)]
+        wrong = [time for time, (own, true) in enumerate(zip(*configurations)) if own != true]
+        firsts.append(wrong[0] - 1 if wrong else steps)  # step 1 leads to time 1
+    assert len(set(firsts)) > 1
+    assert row.value == pytest.approx(sum(firsts) / (3 * steps))
+    assert row.nulls[0].draws == pytest.approx(np.arange(299) + 1.0)
+    assert row.nulls[1].draws == pytest.approx(np.arange(299) * 1.0)
+    assert (row.n, row.predicted, row.side) == (3, 1.0, ">=")
+
+
+@pytest.mark.parametrize(("gap", "close"), [(2.0**-5, False), (2.0**-5 - 2.0**-20, True)])
+def test_a_gap_of_one_bfloat16_number_is_no_close_call(gap: float, close: bool):
+    """At 4 the numbers are 2^-5 apart."""
+    key = torch.tensor([4.0, 4.0 - gap, -9.0, 1.0]).view(1, 1, 4, 1)
+    (row,) = rows_of(torch.ones(1, 1, 4, 1), key, None)
+    assert row.value == close

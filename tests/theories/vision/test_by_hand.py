@@ -1,0 +1,341 @@
+"""Patches, words and layers against numbers from numpy: unequal heads and classes, grids that are not square,
+features of different spectra.
+"""
+
+import math
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from transformer_theory.core.measurement import Measurement
+from transformer_theory.core.metric import NO_IMAGES, Activations, Grid
+from transformer_theory.core.statistics import permutations
+from transformer_theory.core.table import collect
+from transformer_theory.data import TokenData
+from transformer_theory.theories import vision
+from transformer_theory.theories.vision import in_networks, ladder, on_data
+from transformer_theory.theories.vision.association import group_ranking
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def attention(weights: np.ndarray, **parts) -> Activations:
+    tokens = parts.pop("tokens", torch.zeros(len(weights), weights.shape[2], 2))
+    columns = {"grid": NO_IMAGES, **parts}
+    return Activations("", 0, "attention", tokens, tokens, weights=torch.from_numpy(weights), **columns)
+
+
+class Counted:
+    """Posteriors of words at places, with five images of the smoothed prior added to each word."""
+
+    def __init__(self, ids: np.ndarray, labels: np.ndarray, words: int, classes: int):
+        prior = np.array([(np.sum(labels == k) + 1) / (len(labels) + classes) for k in range(classes)])
+        self.log_ratio = np.empty((ids.shape[1], words, classes))
+        self.relevance = np.empty((ids.shape[1], words))
+        for t, w in np.ndindex(*self.relevance.shape):
+            with_word = labels[ids[:, t] == w]
+            n = np.array([np.sum(with_word == k) for k in range(classes)])
+            posterior = (n + 5 * prior) / (len(with_word) + 5)
+            self.log_ratio[t, w] = np.log(posterior / prior)
+            self.relevance[t, w] = max(0, np.sum(posterior * np.log(posterior / prior)))
+
+    def gains(self, ids: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        return np.array([[self.log_ratio[t, w, y] for t, w in enumerate(row)] for row, y in zip(ids, labels)])
+
+    def share(self, ids: np.ndarray, labels: np.ndarray, threshold: float) -> float:
+        """The share of patches whose word has a mean gain of at least the threshold at its place."""
+        gains, right = self.gains(ids, labels), 0
+        for t in range(ids.shape[1]):
+            for w in set(ids[:, t].tolist()):
+                same = ids[:, t] == w
+                right += same.sum() * (gains[same, t].mean() >= threshold)
+        return right / ids.size
+
+    def top(self, ids: np.ndarray, count: int) -> np.ndarray:
+        relevance = np.array([[self.relevance[t, w] for t, w in enumerate(row)] for row in ids])
+        return relevance >= np.sort(relevance, 1)[:, -count][:, None]
+
+
+# ---- on data
+
+
+def words_and_labels(n: int = 90) -> on_data.LabelledWords:
+    """Words of which those at place 1 tell the class, and those at place 2 a little; unequal classes."""
+    rng = np.random.default_rng(0)
+    labels = rng.choice(3, n, p=[0.6, 0.3, 0.1])
+    ids = rng.integers(4, size=(n, 3))
+    ids[:, 1] = np.where(rng.random(n) < 0.8, labels + 1, ids[:, 1])
+    ids[:, 2] = np.where(rng.random(n) < 0.4, labels, ids[:, 2])
+    order = rng.permutation(n)
+    parts = (torch.from_numpy(each) for each in (ids, labels))
+    return on_data.LabelledWords(*parts, 4, *torch.from_numpy(order).split([50, n - 50]))
+
+
+def rows_of(problem: on_data.LabelledWords, draws: int) -> tuple[dict[str, Measurement], dict]:
+    table, arrays = collect(on_data.measure(problem, generator(), draws=draws))
+    return {row.quantity: row for row in table}, arrays
+
+
+def test_shares_and_gains_on_the_measured_images():
+    problem = words_and_labels()
+    ids, labels = problem.ids.numpy(), problem.labels.numpy()
+    counted, measured = problem.counted.numpy(), problem.measured.numpy()
+    posteriors = Counted(ids[counted], labels[counted], 4, 3)
+    p = np.bincount(labels[measured]) / 40
+    threshold = -0.1 * np.sum(p * np.log(p))
+    rows, arrays = rows_of(problem, 39)
+    share, gain = rows[on_data.SHARE], rows[on_data.GAIN]
+    assert share.value == pytest.approx(posteriors.share(ids[measured], labels[measured], threshold))
+    shuffled = [labels[measured][order] for order in permutations(40, 39).numpy()]
+    assert share.null.draws == pytest.approx(
+        [posteriors.share(ids[measured], each, threshold) for each in shuffled]
+    )
+    assert share.value > np.mean(share.null.draws) + 0.1
+    gains = posteriors.gains(ids[measured], labels[measured])
+    assert gain.value == pytest.approx(gains.mean())
+    assert arrays["vision/gain"] == pytest.approx(gains.mean(0))
+    expected = [posteriors.gains(ids[measured], each).mean() for each in shuffled[:19]]
+    assert gain.null.draws == pytest.approx(expected)
+    for row in (share, gain):
+        assert (row.side, row.n, row.split) == (">=", 40, "test")
+
+
+def test_each_class_is_counted_and_measured_in_equal_parts():
+    labels = np.repeat([4, 9, 1], [40, 20, 12])
+    ids = np.random.default_rng(1).choice([5, 70, 12], size=(72, 4))
+    data = TokenData(tokens=torch.zeros(72, 4, 1), labels=torch.from_numpy(labels), ids=torch.from_numpy(ids))
+    problem = on_data.read(data)
+    assert isinstance(problem, on_data.LabelledWords)
+    chosen = permutations(72, 1)[0].numpy()
+    assert problem.labels.tolist() == [{1: 0, 4: 1, 9: 2}[each] for each in labels[chosen]]
+    assert problem.ids.tolist() == [[{5: 0, 12: 1, 70: 2}[word] for word in row] for row in ids[chosen]]
+    assert problem.words == 3
+    parts = [
+        np.bincount(problem.labels[part].numpy()).tolist() for part in (problem.counted, problem.measured)
+    ]
+    assert parts == [[6, 20, 10], [6, 20, 10]]
+    assert not set(problem.counted.tolist()) & set(problem.measured.tolist())
+
+
+# ---- patches
+
+
+@pytest.mark.parametrize("leading", [0, 1])
+def test_shares_of_unequal_heads_on_a_grid_of_two_rows(leading: int):
+    rng = np.random.default_rng(2)
+    T = 6 + leading
+    weights = rng.dirichlet(np.full(T, 0.5), size=(4, 2, T))
+    weights[:, 1] = 0.8 * weights[:, 1] + 0.2 * np.eye(T)
+    weights[2, 1, T - 1] = np.eye(T)[T - 1]  # no weight on other patches
+    places = (torch.arange(T) - leading).clamp(min=-1).expand(4, T)
+    metric = vision.PatchAttention()
+    metric.update(attention(weights, grid=Grid(2, 3, places)))
+    at = np.array([[p // 3, p % 3] for p in range(6)], float)
+    distance = np.linalg.norm(at[:, None] - at, axis=-1)
+    W = weights[..., leading:, leading:] * (1 - np.eye(6))
+    total = W.sum(-1)
+    used = total > 1e-12
+    rows = {(row.quantity, row.head): row for row in metric.compute()}
+    for head in (0, 1):
+        for quantity, factor in ((in_networks.NEIGHBOURS, distance == 1), (in_networks.DISTANCE, distance)):
+            each = (W * factor).sum(-1)[:, head][used[:, head]] / total[:, head][used[:, head]]
+            row = rows[quantity, head]
+            assert row.value == pytest.approx(each.mean(), rel=1e-6)
+            assert row.n == 4
+        assert rows[in_networks.NEIGHBOURS, head].side == ">="
+        assert rows[in_networks.DISTANCE, head].bounds == (1, pytest.approx(math.sqrt(5)))
+        near, far = (distance == 1).sum() / 30, distance.sum() / 30
+        assert f"uniform attention: {near:.3f} and {far:.2f}" in rows[in_networks.NEIGHBOURS, head].note
+
+
+def test_mass_on_relevant_patches_and_its_null(monkeypatch):
+    """Ten patches, of which two count; the first query is read; the maps of one head depend on places only,
+    those of the other on contents, and labels tell little.
+    """
+    rng = np.random.default_rng(73)
+    n, T = 300, 10
+    labels = rng.choice([2, 5, 11], n, p=[0.5, 0.3, 0.2])
+    words = rng.choice(6, size=(n, T), p=[0.3, 0.2, 0.2, 0.1, 0.1, 0.1])
+    words[:, 4] = np.where(rng.random(n) < 0.7, np.searchsorted([2, 5, 11], labels), words[:, 4])
+    weights = rng.dirichlet(np.ones(T + 1), size=(n, 2, T + 1))
+    weights[:, 0, 0, 1:] = rng.dirichlet(np.ones(T)) * 0.7
+    weights[:, 1, 0, 1:] *= np.where(words > 2, 4.0, 1.0)
+    tokens = np.concatenate([np.zeros((n, 1)), words + np.linspace(0, 100, T)], 1)[..., None]
+    seen = {}
+
+    def words_of(centred: torch.Tensor) -> torch.Tensor:
+        seen["mean"] = centred.mean(0).abs().max()
+        return torch.from_numpy(words)
+
+    monkeypatch.setattr(in_networks, "words_of", words_of)
+    metric = vision.RelevantMass()
+    first = (torch.arange(T + 1) == 0).expand(n, T + 1)
+    parts = {"labels": torch.from_numpy(labels), "read": first, "content": ~first}
+    metric.update(attention(weights, tokens=torch.from_numpy(tokens).float(), **parts))
+    rows = metric.compute(draws=5)
+    assert seen["mean"] < 1e-4  # words are those of tokens that are centred at each place
+    y = np.searchsorted([2, 5, 11], labels)
+    top = Counted(words[::2], y[::2], 6, 3).top(words[1::2], 2)
+    maps = weights[1::2, :, 0, 1:] / weights[1::2, :, 0, 1:].sum(-1, keepdims=True)
+    rest = maps - maps.mean(0)
+    orders = permutations(150, 5).numpy()
+    excess = [Counted(words[::2], y[::2][order], 6, 3).top(words[1::2], 2) for order in orders]
+    assert all((each.sum(1) == 2).all() for each in [top, *excess])  # no ties
+    for head, row in enumerate(rows):
+        assert row.value == pytest.approx((maps[:, head] * top).sum(1).mean(), rel=1e-5)
+        null = [
+            (maps[:, head] * top[order]).sum(1).mean() + max(0.0, (rest[:, head] * other).sum(1).mean())
+            for order, other in zip(orders, excess)
+        ]
+        assert row.null.draws == pytest.approx(null, rel=1e-5)
+        assert (row.n, row.side, row.head) == (150, ">=", head)
+    assert in_networks.IN_NETWORKS.side == ">="
+
+
+def test_labels_of_the_measured_images_do_not_change_which_patches_are_relevant(monkeypatch):
+    rng = np.random.default_rng(4)
+    words, labels = rng.integers(5, size=(40, 5)), rng.integers(2, size=40)
+    weights = rng.dirichlet(np.ones(5), size=(40, 1, 5))
+    monkeypatch.setattr(in_networks, "words_of", lambda _: torch.from_numpy(words))
+    other = labels.copy()
+    other[1::2] = 1 - other[1::2]
+    rows = []
+    for each in (labels, other):
+        metric = vision.RelevantMass()
+        metric.update(attention(weights, labels=torch.from_numpy(each)))
+        rows += metric.compute(draws=5)
+    assert rows[0] == rows[1]
+
+
+# ---- layers
+
+
+def hsic(K: np.ndarray, L: np.ndarray) -> float:
+    """The unbiased estimator of Song et al."""
+    n = len(K)
+    K, L = K - np.diag(np.diag(K)), L - np.diag(np.diag(L))
+    cross = np.trace(K @ L) + K.sum() * L.sum() / ((n - 1) * (n - 2)) - 2 * (K @ L).sum() / (n - 2)
+    return cross / (n * (n - 3))
+
+
+def test_cka_of_layers_with_different_spectra_is_that_of_the_formula():
+    """HSIC is summed over batches, of features with mean square 1; of 40 images 32 are compared, and one
+    that is not finite is left out.
+    """
+    rng = np.random.default_rng(5)
+    metric, sums = vision.LayerSimilarity(), np.zeros((3, 3))
+    for n in (40, 12):
+        x = rng.standard_t(5, size=(n, 2, 5)) * np.linspace(4, 0.2, 5)
+        layers = [x, 30 * np.tanh(x[..., ::2]) ** 3 + 2, x[..., 2:] @ rng.normal(size=(3, 7))]
+        layers[0][3, 1, 2] = np.nan if n == 40 else layers[0][3, 1, 2]
+        layers[2][0, 0, 0] = np.inf
+        finite = np.delete(np.arange(n), 3) if n == 40 else np.arange(n)
+        used = finite[np.floor(np.linspace(0, len(finite) - 1, min(32, len(finite)))).astype(int)]
+        grams = {}
+        for layer, each in enumerate(layers):
+            output = torch.from_numpy(each)
+            metric.update(Activations(f"block {layer}", layer, "features", output, output))
+            kept = used[np.isfinite(each[used]).all((1, 2))]
+            flat = each[kept].reshape(len(kept), -1)
+            flat = flat - flat.mean(0)
+            flat = flat / math.sqrt((flat**2).mean())
+            grams[layer] = kept, flat @ flat.T / flat.shape[1]
+            places = np.isin(grams[0][0], kept)
+            first = grams[0][1][np.ix_(places, places)]
+            pairs = (first, grams[layer][1]), (grams[layer][1],) * 2, (first, first)
+            sums[layer] += [hsic(*pair) for pair in pairs]
+    rows = metric.compute()
+    for row, (cross, own, reference) in zip(rows, sums[1:]):
+        assert row.value == pytest.approx(cross / math.sqrt(own * reference))
+        assert abs(row.value - cross / max(own, reference)) > 0.03
+        assert row.n == 52
+    assert len(rows) == 2
+
+
+# ---- groups and the ladder
+
+
+def random_attention(seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return rng.dirichlet(np.full(6, 0.5), size=6)
+
+
+GROUPS = np.array([0, 1, 0, 2, 1, 2])
+
+
+def mass(S: np.ndarray, groups: np.ndarray) -> float:
+    return float(
+        np.mean([
+            sum(S[i, j] for j in range(6) if j != i and groups[j] == groups[i]) / (1 - S[i, i])
+            for i in range(6)
+        ])
+    )  # fmt: skip
+
+
+def test_rows_of_an_attention_matrix():
+    S = random_attention(6)
+    row, ranking, accuracy = ladder.rows_of(torch.from_numpy(S), torch.from_numpy(GROUPS), 0.6)
+    assert row.value == pytest.approx(mass(S, GROUPS))
+    orders = permutations(6, 299).numpy()
+    assert row.null.draws == pytest.approx([mass(S, GROUPS[order]) for order in orders])
+    assert np.mean(row.null.draws) == pytest.approx(1 / 5, abs=0.02)
+    free = S - 2 * np.eye(6)
+    assert ranking.value == pytest.approx(np.mean(GROUPS[free.argmax(1)] == GROUPS))
+    assert accuracy.value == 0.6
+    assert [each.side for each in (row, ranking, accuracy)] == [">="] * 3
+    assert [each.predicted for each in (row, ranking, accuracy)] == [1, 1, None]
+
+
+def test_tied_entries_share_the_places():
+    """Groups of three: one entry is above, and three are tied for the second place, one of the own group."""
+    A = np.full((6, 6), -1.0)
+    A[:, :4] = 0.5
+    A[0, :5] = 9, 0.5, 0.5, 2, 0.5
+    groups = np.array([0, 0, 1, 0, 1, 1])
+    expected = []
+    for i in range(6):
+        entries = sorted(((A[i, j], groups[j] == groups[i]) for j in range(6) if j != i), reverse=True)
+        last = entries[1][0]
+        above = [own for value, own in entries if value > last]
+        tied = [own for value, own in entries if value == last]
+        expected.append((sum(above) + (2 - len(above)) * np.mean(tied)) / 2)
+    assert group_ranking(A, groups) == pytest.approx(np.mean(expected))
+    assert expected[0] == pytest.approx((1 + 1 / 3) / 2)
+
+
+def test_a_network_has_the_mean_map_of_its_heads_between_patches(monkeypatch):
+    """Two layers with two heads, five images, a class token in front; rows are divided by their sums last."""
+    rng = np.random.default_rng(7)
+    sums = {(layer, 0): rng.dirichlet(np.full(7, 0.4), size=(5, 2, 7)) for layer in (0, 1)}
+    seen = SimpleNamespace(sums={key: torch.from_numpy(each) for key, each in sums.items()})
+    accumulate = SimpleNamespace(accumulate=lambda _: nullcontext())
+    for name, fake in {
+        "AttentionMaps": lambda keep: seen,
+        "probe": lambda *_, **__: nullcontext(accumulate),
+        "evaluation": lambda _: nullcontext(),
+        "vit_for": lambda *_, **__: lambda _: None,
+        "fit_classifier": lambda *_, **__: 0.7,
+    }.items():
+        monkeypatch.setattr(ladder, name, fake)
+    data = TokenData(tokens=torch.zeros(5, 6, 2), labels=torch.arange(5) % 2)
+    rows = list(ladder.measured(data, data, torch.from_numpy(GROUPS), generator(), depth=2, steps=1))
+    mean = np.concatenate(list(sums.values()), 1).mean((0, 1))[1:, 1:]
+    assert rows[0].value == pytest.approx(mass(mean / mean.sum(1, keepdims=True), GROUPS))
+    assert rows[2].value == 0.7
+
+
+def test_quadrants_of_a_grid_of_four_rows():
+    expected = [[2 * (row // 2) + column // 2 for column in range(4)] for row in range(4)]
+    assert ladder.QUADRANTS.reshape(4, 4).tolist() == expected
+
+
+def test_the_mass_on_relevant_keys_is_the_mean_over_queries():
+    rng = np.random.default_rng(8)
+    weights, relevant = rng.dirichlet(np.ones(4), size=(3, 5)), rng.random((3, 4)) < 0.5
+    found = vision.attention_mass(torch.from_numpy(weights), torch.from_numpy(relevant))
+    assert found.tolist() == pytest.approx([np.mean(w[:, r].sum(1)) for w, r in zip(weights, relevant)])

@@ -6,6 +6,7 @@ statuses of the claims' sources, so a test finds an outdated page.
 """
 
 import re
+import textwrap
 from pathlib import Path
 
 from transformer_theory.core.format import counted
@@ -40,19 +41,10 @@ def paragraph(theory: Theory) -> str:
     return f"**Whose statements.** {stated}{added} Thresholds and controls are this library's in all of them."
 
 
-def wrapped(text: str) -> str:
-    """Breaks a text into lines of at most :data:`WIDTH` characters."""
-    lines = [""]
-    for word in text.split(" "):
-        if lines[-1] and len(lines[-1]) + 1 + len(word) > WIDTH:
-            lines.append("")
-        lines[-1] += (" " if lines[-1] else "") + word
-    return "\n".join(lines)
-
-
 def updated(page: str, theory: Theory) -> str:
     """Returns the page with its paragraph made anew, or put at the start of the section Claims."""
-    block = f"{START}\n\n{wrapped(paragraph(theory))}\n\n{END}"
+    text = textwrap.fill(paragraph(theory), WIDTH, break_long_words=False, break_on_hyphens=False)
+    block = f"{START}\n\n{text}\n\n{END}"
     if START in page:
         return re.sub(
             f"{re.escape(START)}.*?{re.escape(END)}", lambda _: block, page, count=1, flags=re.DOTALL

@@ -129,8 +129,9 @@ def test_the_false_discovery_rate_is_controlled_over_all_rungs():
     others = [rung(f"noise {k}", COLUMNS[1], 0.0) for k in range(9)]
     (among,) = (cell for cell in cells(NOISE_FIRST, border, *others) if cell.name == "border")
     assert among.judged.row.p == alone.judged.row.p
-    assert among.judged.outcome == "not significant"
-    assert among.judged.remark == "p is at most 0.05, but not when adjusted for the family"
+    assert among.judged.outcome == "too few draws"  # of 11 tests, one finding needs p = .05 / 11
+    assert among.judged.q == pytest.approx(11 * alone.judged.row.p)
+    assert "one finding among 11 tests needs 219 draws" in among.judged.reason
     (split,) = (
         cell
         for cell in cells(OWN, replace(border, measure=partial(draw, 0.14, 1.0, 199)))

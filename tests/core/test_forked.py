@@ -51,6 +51,9 @@ def test_a_process_that_is_ended_is_an_error():
         call = begin(0)
         with pytest.raises(BrokenExecutor):
             call()
+        later = begin(1)
+        with pytest.raises(BrokenExecutor):
+            later()
 
 
 def test_processes_end_with_this_one():

@@ -1,6 +1,9 @@
 """Randomised copies are measured in an order that gives a test early, until they or the time are over."""
 
 import math
+import os
+import signal
+import sys
 
 import pytest
 import torch
@@ -9,6 +12,7 @@ from torch import nn
 from transformer_theory.core.journal import Pieces
 from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.statistics import EQUAL_NORM, EQUAL_SCALE, RANGE_DRAWS, UNTRAINED
+from transformer_theory.models.copies import Copies
 from transformer_theory.probes.randomised import measure_randomised
 
 PLANNED = {EQUAL_SCALE: 99, EQUAL_NORM: 2, UNTRAINED: 1}
@@ -100,3 +104,30 @@ def test_copies_depend_on_their_numbers_alone(seed):
     torch.manual_seed(seed)
     one, other = (measured(net(), {EQUAL_SCALE: 3})[0].networks for _ in range(2))
     assert one == other
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
+def test_two_processes_measure_the_same_copies():
+    network = net()
+    with torch.no_grad():
+        network.get_parameter("0.weight")[0, 0] = 100.0
+    (one, names), (two, other_names) = (measured(network, processes=number) for number in (1, 2))
+    assert (one, names) == (two, other_names)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
+def test_a_process_that_is_ended_leaves_the_copies_before_it(monkeypatch):
+    parent, draw = os.getpid(), Copies.draw
+
+    def ended(self, kind: str, seed: int) -> nn.Module:
+        if os.getpid() != parent and seed >= 20:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return draw(self, kind, seed)
+
+    monkeypatch.setattr(Copies, "draw", ended)
+    network = net()
+    with torch.no_grad():
+        network.get_parameter("0.weight")[0, 0] = 100.0
+    found, _ = measured(network, {EQUAL_SCALE: 60, UNTRAINED: 1}, processes=2)
+    assert RANGE_DRAWS - 2 <= len(found.networks[EQUAL_SCALE]) <= 20
+    assert found.reasons[EQUAL_SCALE].startswith("a process was ended from outside")

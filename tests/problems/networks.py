@@ -11,6 +11,7 @@ from transformer_theory.core.metric import Activations, Metric
 from transformer_theory.metrics import AttentionMaps, AttentionStatistics, Geometry
 from transformer_theory.models import build
 from transformer_theory.probes import probe
+from transformer_theory.theories.crate import Compression
 
 WIDE = {"dim": 16, "depth": 2, "heads": 4}
 
@@ -116,7 +117,14 @@ def theory_metrics(*names: str) -> list[Metric]:
 
 
 def all_metrics() -> list[Metric]:
-    return [*theory_metrics(), AttentionStatistics(), Geometry(), AttentionMaps()]
+    """The metrics of all theories and general ones. Each process would draw rotations for four sequences of
+    its own; here all sequences have them.
+    """
+    found = [*theory_metrics(), AttentionStatistics(), Geometry(), AttentionMaps()]
+    for metric in found:
+        if isinstance(metric, Compression):
+            metric.max_drawn = None
+    return found
 
 
 def seen_in(model: nn.Module, *inputs, **options) -> Keep:

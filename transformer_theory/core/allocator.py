@@ -4,10 +4,10 @@ glibc maps large blocks anew at each request and returns them at once. A measure
 attention maps of tens of MiB thousands of times, and the kernel then spends its time on clearing their pages.
 """
 
-import contextlib
 import ctypes
 import os
 import platform
+from collections.abc import Callable
 
 # numbers of glibc's malloc.h, and values in bytes; mallopt takes integers below 2 GiB
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
@@ -23,17 +23,23 @@ def keep_freed_memory() -> bool:
     the environment.
     """
     chosen = any(name in os.environ for name in VARIABLES)
-    if chosen or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "") or platform.libc_ver()[0] != "glibc":
+    if chosen or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
         return False
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return False
-    return all(mallopt(number, value) == 1 for number, value in SETTINGS)
+    mallopt = _of_glibc("mallopt")
+    return mallopt is not None and all(mallopt(number, value) == 1 for number, value in SETTINGS)
 
 
 def give_back_freed_memory() -> None:
     """Makes glibc return the memory that is freed to the system, as far as it lies in whole pages."""
-    if platform.libc_ver()[0] == "glibc":
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).malloc_trim(0)
+    if (trim := _of_glibc("malloc_trim")) is not None:
+        trim(0)
+
+
+def _of_glibc(name: str) -> Callable[..., int] | None:
+    """Returns a function of glibc; None with another C library, or if this one lacks it."""
+    if platform.libc_ver()[0] != "glibc":
+        return None
+    try:
+        return getattr(ctypes.CDLL(None), name)
+    except (OSError, AttributeError):
+        return None

@@ -153,8 +153,31 @@ def but(description: str, instead: Check | None = None, /, **changed: Any) -> Co
     return Control(description, instead, changed)
 
 
+class _Statement:
+    """What a claim and its verification have in common."""
+
+    id: str
+    source: Source
+    corrected: Source | None
+
+    @property
+    def theory(self) -> str:
+        """Name of the theory."""
+        return self.id.partition("/")[0]
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The source of the statement, and the text that the claim corrects."""
+        return (self.source,) if self.corrected is None else (self.source, self.corrected)
+
+    @property
+    def corrects_published(self) -> bool:
+        """Whether the claim corrects a published text."""
+        return self.corrected is not None and self.corrected.published
+
+
 @dataclass(frozen=True)
-class Claim:
+class Claim(_Statement):
     """One statement of a theory with its check and its control; :func:`claim` makes it from a function.
 
     Attributes:
@@ -231,21 +254,6 @@ class Claim:
         if module != "__main__" and getattr(sys.modules.get(module), name, None) is self:
             return _imported, (module, name)
         return super().__reduce__()
-
-    @property
-    def theory(self) -> str:
-        """Name of the theory."""
-        return self.id.partition("/")[0]
-
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        """The source of the statement, and the text that the claim corrects."""
-        return (self.source,) if self.corrected is None else (self.source, self.corrected)
-
-    @property
-    def corrects_published(self) -> bool:
-        """Whether the claim corrects a published text."""
-        return self.corrected is not None and self.corrected.published
 
     @property
     def control_description(self) -> str:
@@ -394,7 +402,7 @@ def _from_json(number: float | None) -> float:
 
 
 @dataclass(frozen=True)
-class Verification:
+class Verification(_Statement):
     """The outcome of a claim on its seeds. ``verdict`` is never "proved".
 
     Attributes:
@@ -426,21 +434,6 @@ class Verification:
         evidence, controls = zip(*outcomes)
         fields = {name: getattr(claim, name) for name in (*_CLAIM_FIELDS, "corrected")}
         return cls(**fields, seeds=tuple(seeds), evidence=evidence, controls=controls)
-
-    @property
-    def theory(self) -> str:
-        """Name of the theory."""
-        return self.id.partition("/")[0]
-
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        """The source of the statement, and the text that the claim corrects."""
-        return (self.source,) if self.corrected is None else (self.source, self.corrected)
-
-    @property
-    def corrects_published(self) -> bool:
-        """Whether the claim corrects a published text."""
-        return self.corrected is not None and self.corrected.published
 
     @property
     def verdict(self) -> VerdictName:
@@ -601,7 +594,7 @@ class Verification:
             fields |= {
                 "source": Source.from_json(stored["source"]),
                 "assumptions": tuple(stored["assumptions"]),
-                "corrected": Source.from_json(stored["corrected"]) if stored.get("corrected") else None,
+                "corrected": Source.from_json(stored["corrected"]) if "corrected" in stored else None,
             }
             return cls(
                 **fields,

@@ -14,7 +14,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -58,10 +58,14 @@ def forked(work: Callable[[T], R], processes: int) -> Iterator[Callable[[T], Cal
     with ProcessPoolExecutor(processes, context, initializer=_prepare, initargs=(work, os.getpid())) as pool:
 
         def begin(argument: T) -> Callable[[], R]:
+            call = Future[R]()
             with warnings.catch_warnings():
                 # Python 3.12: locks that other threads hold stay locked in the new process, which uses none
                 warnings.filterwarnings("ignore", ".*use of fork", DeprecationWarning)
-                call: Future[R] = pool.submit(_call, argument)
+                try:
+                    call = pool.submit(_call, argument)
+                except BrokenExecutor as error:  # another call has ended its process already
+                    call.set_exception(error)
             return call.result
 
         try:

@@ -146,13 +146,19 @@ def test_contraction_and_prediction_of_a_module():
 CAUSAL = torch.ones(6, 6, dtype=torch.bool).tril()
 
 
+def measured(causal: bool, draws: int):
+    """Tokens, allowed keys, weights of a broad and a peaked head, and the rows of both."""
+    x = tokens()
+    allowed = CAUSAL.numpy() if causal else np.ones((6, 6), bool)
+    weights = softmax(np.where(allowed, scores_of(x, (0.5, 2.0)), -np.inf))
+    return x, allowed, weights, head_rows(x, weights, CAUSAL[None, None] if causal else None, draws=draws)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_null_permutes_the_keys_of_each_row(causal: bool):
     """Within the allowed keys, independently in rows and sequences; the law of the root mean square."""
-    x, rng = tokens(), np.random.default_rng(6)
-    allowed = CAUSAL.numpy() if causal else np.ones((6, 6), bool)
-    weights = softmax(np.where(allowed, scores_of(x, (0.5, 2.0)), -np.inf))
-    rows = head_rows(x, weights, CAUSAL[None, None] if causal else None, draws=299)
+    rng = np.random.default_rng(6)
+    x, allowed, weights, rows = measured(causal, draws=299)
     for head in (0, 1):
         A = weights[:, head]
         chance = []
@@ -175,10 +181,8 @@ def test_the_null_permutes_the_keys_of_each_row(causal: bool):
 @pytest.mark.parametrize("causal", [False, True])
 def test_participation_less_that_of_gaussian_scores_and_the_phase(causal: bool):
     """Gaussian rows have mean 0 and the deviation of the row over n; rows of one key do not count."""
-    x, rng = tokens(), np.random.default_rng(7)
-    allowed = CAUSAL.numpy() if causal else np.ones((6, 6), bool)
-    weights = softmax(np.where(allowed, scores_of(x, (0.5, 2.0)), -np.inf))
-    rows = head_rows(x, weights, CAUSAL[None, None] if causal else None, draws=99)
+    rng = np.random.default_rng(7)
+    _, allowed, weights, rows = measured(causal, draws=99)
     for head in (0, 1):
         excess, phases, variances = [], [], []
         for b, q in np.ndindex(5, 6):

@@ -18,7 +18,6 @@ subject of :cite:t:`hu2024indepth`.
 Source: :cite:t:`yu2023white` (both curves, layer by layer).
 """
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -177,9 +176,9 @@ class Compression(PerModule):
             if found is None or not self.sets:
                 return found if found is None else torch.cat([found, found])
             drawn = float(self.sums[layer, 0][3]) if (layer, 0) in self.sums else 0.0
-            left = math.inf if self.max_drawn is None else self.max_drawn - drawn
-            most = min(left, math.inf if self.max_sequences is None else self.max_sequences)
-            most = None if most == math.inf else int(most)
+            left = None if self.max_drawn is None else self.max_drawn - int(drawn)
+            limits = (limit for limit in (left, self.max_sequences) if limit is not None)
+            most = min(limits, default=None)
             rotated = None if most == 0 else self._rates(activations, most, self.sets)
             return torch.cat(
                 [found, found.new_zeros(1 + 2 * (1 + self.sets)) if rotated is None else rotated]

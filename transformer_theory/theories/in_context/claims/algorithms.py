@@ -99,7 +99,7 @@ def ridge_rate(generator: Generator, *, third_head: bool = True) -> Measured:
     "10, 30, 60 and 300 layers",
     at_most=1.0,
     margin=BOUND,
-    source=Source("bai2023transformers", "Theorem 10; App. C.1", "confirmed"),
+    source=Source("bai2023transformers", "Theorem 10; App. C.1", "own"),
     assumptions=(
         INSTANCE,
         r"$\eta = 1/\beta$ with the extreme eigenvalues $\alpha, \beta$ of $X^\top X / N$; $\alpha > 0$, so "
@@ -113,8 +113,8 @@ def lasso(generator: Generator, *, share: float = 1.0) -> Measured:
     r"""With the MLP $\mathrm{ReLU}(w - \eta\lambda) - \mathrm{ReLU}(-w - \eta\lambda)$ the layers run ISTA on
     $\frac{1}{2N} \|X w - y\|^2 + \lambda \|w\|_1$: after L layers the estimate is within $(1 - 1/\kappa)^L
     \|w_\lambda\|$ of the lasso, so the number of layers that a distance needs grows like the condition number
-    $\kappa = \beta/\alpha$. (The paper bounds the excess of the loss, not the distance to the
-    coefficients; this explicit form is the library's.)
+    $\kappa = \beta/\alpha$. (The paper shows that layers run ISTA and bounds the excess of the loss; the
+    bound of the distance to the coefficients is the library's.)
     """
     from sklearn.linear_model import Lasso
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from transformer_theory.core.metric import Activations
-from transformer_theory.theories.length import in_networks, ladder, retrieval
+from transformer_theory.theories.length import claims, in_networks, ladder, retrieval
 from transformer_theory.theories.length.in_networks import (
     GAP,
     HALVED,
@@ -432,3 +432,15 @@ def test_long_sequences_are_run_in_parts_of_131072_keys(keys: int, parts: list[i
         ranked += list(scores.argmax(1) == part.right.numpy())
     assert found.top == pytest.approx(np.mean(top), rel=1e-5)
     assert found.ranked == pytest.approx(np.mean(ranked))
+
+
+def test_the_weights_of_a_written_needle_are_means_over_sequences(monkeypatch):
+    """A needle with the lead g over n - 1 equal rivals has the weight 1 / (1 + (n - 1) e^-g)."""
+    monkeypatch.setattr(claims, "_between", lambda _, low, high: low)  # ratio 1.5, equal rivals
+    found = claims.needle_scaling.function(generator())
+    gap = {n: 1.5 * math.log(16) * math.log(n) / math.log(16) for n in (16, 64, 256, 1024, 4096)}
+    weight = {n: 1 / (1 + (n - 1) * math.exp(-gap[n])) for n in gap}
+    assert [found.detail[f"{n} keys"] for n in gap] == pytest.approx(list(weight.values()))
+    plain = 1 / (1 + 4095 * math.exp(-gap[16]))
+    assert found.detail["4,096 keys, not scaled"] == pytest.approx(plain)
+    assert found.value == pytest.approx(min(list(weight.values())[1:]) - weight[16])

@@ -10,6 +10,7 @@ import torch
 
 from transformer_theory.core.metric import Activations
 from transformer_theory.theories.scan_snap import ScanAndSnap, on_data
+from transformer_theory.theories.scan_snap.claims import training
 from transformer_theory.theories.scan_snap.in_networks import IN_NETWORKS, OVERLAP, SHARPNESS
 
 
@@ -154,3 +155,9 @@ def test_a_movement_that_did_not_happen_has_no_half_way_step(monkeypatch, measur
     match = SimpleNamespace(dynamics=on_data.EXACT, half_way=predicted, order=None, error=0.3, null=null)
     quantities = [row.quantity for row in on_data._match_rows(given, match)]
     assert quantities == [None, on_data.FLOW_ERROR]
+
+
+def test_differences_are_relative_to_the_largest_expected_number():
+    """Gradients have entries that are zero."""
+    value, expected = torch.tensor([[0.5, -2.0], [3.0, 1.0]]), torch.tensor([[0.0, -4.0], [2.0, 1.0]])
+    assert training._relative(value, expected) == pytest.approx(2 / 4)

@@ -171,8 +171,8 @@ def _unequal_sizes(generator: Generator) -> tuple[int, ...]:
 
 @claim(
     "rate_reduction/penalty-bound",
-    measures="relative error of the bound against the largest slope; plus 1 if F does not fall on both sides of "
-    "the double root, or the slope is largest elsewhere",
+    measures="relative error of the bound against the largest slope; plus 1 if F does not fall on both sides "
+    "of the double root, or the slope is largest elsewhere",
     at_most=1e-6,
     source=Source("wang2024global", "first theorem, condition on λ", "second-hand"),
     assumptions=(PENALTY, "other classes are zero"),

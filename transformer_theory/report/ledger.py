@@ -257,13 +257,14 @@ def _random(record: Document, theories: Sequence[Theory]) -> dict[str, Any]:
     """Returns the parts of the section on random mutants: scores of the theories that were run, mutants that
     were not detected, those that are equivalent, and the origin of the numbers.
     """
-    heads = ["mutants", "equivalent", "by claims", "by tests", "undecided", "undetected", "score"]
+    heads = ["mutants", "equivalent", "by claims", "by tests", "undecided", "undetected", "score", "at first"]
     outcomes = grouped(record["mutants"], lambda one: one["theory"])
-    rows = [
-        (theory.title, Counter(one["outcome"] for one in outcomes[theory.name]))
-        for theory in theories
-        if theory.name in outcomes
-    ]
+    counts = {
+        name: Counter(one["outcome"] for one in mutants)
+        + Counter("missed" for one in mutants if one.get("missed") and one["outcome"] in ("claims", "tests"))
+        for name, mutants in outcomes.items()
+    }
+    rows = [(theory.title, counts[theory.name]) for theory in theories if theory.name in counts]
 
     def lines(*names: str) -> list[str]:
         return [
@@ -297,10 +298,11 @@ def _code(text: str) -> str:
 
 
 def _random_score(counts: Counter[str]) -> list[str]:
-    """Returns the numbers of one row of random mutants."""
+    """Returns the numbers of one row of random mutants: the counts, the score, and the score at first."""
     names = ("equivalent", "claims", "tests", "undecided", "undetected")
-    share = _share(counts["claims"] + counts["tests"], counts.total() - counts["equivalent"])
-    return [str(counts.total()), *(str(counts[name]) for name in names), share]
+    total, detected = sum(counts[name] for name in names), counts["claims"] + counts["tests"]
+    shares = [_share(each, total - counts["equivalent"]) for each in (detected, detected - counts["missed"])]
+    return [str(total), *(str(counts[name]) for name in names), *shares]
 
 
 def _score(counts: Counter[str]) -> list[str]:

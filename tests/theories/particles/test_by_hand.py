@@ -416,3 +416,13 @@ def test_the_time_for_which_two_tokens_stay_apart(cosine: float):
     """The integral of (e^{beta (1 - g)} + 1) / (2 (1 - g^2)) from the cosine up to .9, at beta = 100."""
     exact = quad(lambda g: (math.exp(100 * (1 - g)) + 1) / (2 * (1 - g * g)), cosine, 0.9, limit=500)[0]
     assert particles.separation_time(beta=100, cosine=cosine) == pytest.approx(exact, rel=0.02)
+
+
+def test_the_velocity_of_usa_has_weights_that_do_not_sum_to_one():
+    rng = np.random.default_rng(13)
+    x, V = rng.normal(size=(5, 4)), rng.normal(size=(4, 4))
+    u = units(x)
+    moved = np.exp(0.8 * u @ u.T) @ u @ V / 5
+    expected = moved - (moved * u).sum(1, keepdims=True) * u
+    found = particles.unnormalised_field(torch.from_numpy(x), beta=0.8, value=torch.from_numpy(V))
+    assert found.numpy() == pytest.approx(expected)

@@ -9,7 +9,7 @@ import torch
 
 from transformer_theory.core.metric import Activations
 from transformer_theory.theories.turing import CloseCalls, ladder
-from transformer_theory.theories.turing.claims import invariance
+from transformer_theory.theories.turing.claims import invariance, precision
 from transformer_theory.theories.turing.construction import compile_machine
 from transformer_theory.theories.turing.in_networks import IN_NETWORKS, permuted, repeated
 
@@ -193,3 +193,33 @@ def test_the_largest_change_of_all_pairs_counts(monkeypatch):
     found = invariance.proportions.function(generator())
     assert found.value == 7e-9
     assert sorted(found.detail.values()) == [4e-9, 7e-9]
+
+
+@pytest.mark.parametrize("agreement", [1.0, 0.99])
+def test_the_weight_of_other_keys_is_compared_with_its_bound_on_a_logarithmic_scale(monkeypatch, agreement):
+    """Of T = 120 keys all but the first lie c / (3/4 T^5) behind it, so the last query gives the others the
+    weight (T - 1) e^{-c (T ln 2 + 6 ln T)}; the bound is 2^-T T^-5.
+    """
+    T, factors = 120, {"near": 0.9, "far": 2.0}
+
+    def known(machine, weights, word, steps, *, dtype, inverse_temperature, all_scores):
+        for query in range(1, steps):
+            all_scores[query, : query + 1] = 5.0 - factors[word] * 4 / 3 / steps**5
+            all_scores[query, 0] = 5.0
+        return SimpleNamespace(agreement=lambda _: agreement if word == "far" else 1.0)
+
+    transformer = SimpleNamespace(machine=None, weights=None)
+    runs = [SimpleNamespace(name=name, word=name, transformer=transformer, reference=0) for name in factors]
+    monkeypatch.setattr(precision, "trace", known)
+    monkeypatch.setattr(precision, "rewriting_runs", lambda generator, steps: runs)
+    for share in (1.0, 0.5):
+        found = precision.softmax.function(generator(), share=share)
+        expected = {
+            name: (share * c * (T * math.log(2) + 6 * math.log(T)) - math.log(T - 1))
+            / (T * math.log(2) + 5 * math.log(T))
+            for name, c in factors.items()
+        }
+        if agreement < 1:
+            expected["far"] = 0.0
+        assert found.detail == pytest.approx(expected, rel=1e-3)
+        assert found.value == min(found.detail.values())

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -21,10 +22,32 @@ from transformer_theory.metrics import (
     Geometry,
     NeuralCollapse,
 )
+from transformer_theory.metrics.networks import rank_of
 from transformer_theory.metrics.responses import OTHERS, OutputChange, PositionLoss
 from transformer_theory.models.attention import attention_weights
 from transformer_theory.probes import probe
 from transformer_theory.theories import list_theories
+
+
+@pytest.mark.parametrize("shape", [(99, 99), (100, 130), (300, 150), (3, 7)])
+@pytest.mark.parametrize("kind", ["normal", "centred", "heavy tails", "rank one", "orthonormal"])
+def test_the_stable_rank_of_a_weight(shape, kind):
+    """Rows and columns of centred matrices sum to zero: a vector of ones finds no singular vector of them."""
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    if kind == "centred":
+        matrix = matrix - matrix.mean(0) - matrix.mean(1, keepdim=True) + matrix.mean()
+    elif kind == "heavy tails":
+        matrix = matrix**5
+    elif kind == "rank one":
+        matrix = matrix[:, :1] @ matrix[:1]
+    elif kind == "orthonormal":
+        matrix = torch.linalg.qr(matrix)[0]
+    singular = np.linalg.svd(matrix.numpy(), compute_uv=False)
+    expected = (singular**2).sum() / singular[0] ** 2
+    assert rank_of(matrix) == pytest.approx(expected, rel=1e-9)
+    assert rank_of(matrix.float()) == pytest.approx(expected, rel=1e-4)
+    assert math.isnan(rank_of(0 * matrix))
+    assert math.isnan(rank_of(matrix / 0.0))
 
 
 def test_attention_statistics_are_means_of_the_metrics():

@@ -171,6 +171,9 @@ class Wasteful(Metric):
         torch.zeros((3 + 4 * bool(self.draws)) * n * MIB, dtype=torch.uint8)
         self.labels.append(activations.labels)
 
+    def merge(self, other) -> None:
+        self.stored = (self.stored + other.stored)[:5]
+
     def compute(self, *, draws=0, generator=None):
         torch.zeros(16 * MIB, dtype=torch.uint8)
         return ()
@@ -185,16 +188,30 @@ def test_memory_of_the_parts_of_a_measurement():
     assert cost.kept.each == pytest.approx(2 * MIB, abs=small)
     assert cost.update.bytes.fixed == pytest.approx(1 * MIB, abs=small)
     assert cost.update.bytes.each == pytest.approx(5 * MIB, abs=small)
-    # with draws 4 MiB more for each of the two sequences, of which three quarters count for the pass
-    assert cost.update_drawn.bytes.each == pytest.approx(6 * MIB, abs=small)
-    assert cost.update_drawn.bytes.fixed == pytest.approx(7 * MIB, abs=small)
+    # with draws 4 MiB more for each of the two sequences, of which nine tenths count for the pass
+    assert cost.update_drawn.bytes.each == pytest.approx(5.4 * MIB, abs=small)
+    assert cost.update_drawn.bytes.fixed == pytest.approx(8.2 * MIB, abs=small)
+    # two passes of two sequences have 5 MiB each
+    assert cost.kept.most == pytest.approx(10 * MIB, abs=small)
+    assert cost.compute.bytes.most == pytest.approx(26 * MIB, abs=small)
     assert cost.compute.bytes.fixed == pytest.approx(17 * MIB, abs=small)
     assert cost.compute.bytes.each == pytest.approx(2 * MIB, abs=small)
     assert cost.forward.bytes.of(1) < small
     assert cost.weights == 4 * (4 * 8 * 8 + 4 * 8)
     # four sequences in two passes: 1 + 2 * 2 kept, then a pass of two; the rows need 17 + 2 * 4
     assert cost.bytes(4, 2) == pytest.approx(1.5 * 25 * MIB, abs=0.1 * MIB)
-    assert cost.bytes(4, 4, drawn=True) == pytest.approx(1.5 * 31 * MIB, abs=0.1 * MIB)
+    assert cost.bytes(4, 4, drawn=True) == pytest.approx(1.5 * 29.8 * MIB, abs=0.1 * MIB)
+
+
+def test_metrics_that_keep_no_more_sequences():
+    """Five passes of two sequences at most, 5 MiB each, are kept of 64 sequences."""
+    cost = estimate(Network(), torch.randn(64, 4, 8), lambda: [Wasteful()], draws=0, memory=200 * MIB)
+    assert cost.kept.of(2) == pytest.approx(5 * MIB, abs=0.1 * MIB)
+    assert cost.kept.of(64) == pytest.approx(25 * MIB, abs=0.1 * MIB)
+    assert cost.bytes(64, 2) == pytest.approx(1.5 * 41 * MIB, abs=0.1 * MIB)
+    for n, available in ((64, 30 * MIB), (65, 200 * MIB)):  # too large to be tried, and too many
+        cost = estimate(Network(), torch.randn(n, 4, 8), lambda: [Wasteful()], draws=0, memory=available)
+        assert cost.kept.most == math.inf
 
 
 def clock_of(monkeypatch) -> SimpleNamespace:
@@ -228,6 +245,9 @@ class Slow(Metric):
         self.seen += n
         self.passes.append((n, self.draws, activations.labels))
 
+    def merge(self, other) -> None:
+        self.seen += other.seen
+
     def compute(self, *, draws=0, generator=None):
         self.clock.now += self.speed * (4 + self.seen) * (2 if draws else 1)
         return ()
@@ -255,10 +275,10 @@ def test_seconds_of_the_parts_of_a_measurement_without_the_first_call(monkeypatc
         patience=60,
     )
     assert cost.update.seconds == Part(2.0, 3.0)
-    assert cost.compute.seconds == Part(4.0, 1.0)
-    # draws of two sequences: 10 s more for the pass and 6 s for the rows, a quarter of which grows
-    assert cost.update_drawn.seconds == Part(9.5, 4.25)
-    assert cost.compute_drawn.seconds == Part(8.5, 1.75)
+    assert cost.compute.seconds == Part(4.0, 1.0, 12.0)  # the states of 2 sequences, doubled twice for 5
+    # draws of two sequences: 10 s more for the pass and 6 s for the rows, a tenth of which grows
+    assert cost.update_drawn.seconds == Part(11.0, 3.5)
+    assert cost.compute_drawn.seconds == Part(9.4, pytest.approx(1.3), 24.0)
     assert cost.forward.seconds == Part(0.0, 0.0)
     assert cost.tested == (0.5, 0.5)
     assert cost.copy == 0.25
@@ -266,7 +286,7 @@ def test_seconds_of_the_parts_of_a_measurement_without_the_first_call(monkeypatc
     assert passes[2][2].tolist() == [1, 0]  # two classes
     # 5 sequences in passes of two: three passes, and the rows
     assert cost.seconds(5, 2) == 3 * 2 + 5 * 3 + 4 + 5
-    assert cost.seconds(5, 2, drawn=True) == 3 * 9.5 + 5 * 4.25 + 8.5 + 5 * 1.75
+    assert cost.seconds(5, 2, drawn=True) == pytest.approx(3 * 11 + 5 * 3.5 + 9.4 + 5 * 1.3)
     assert cost.seconds_tested(5, 2) == (3 * 2 + 5 * 3 + 4 + 5) / 2
 
 
@@ -438,6 +458,20 @@ def test_a_tiny_network_gets_everything():
     chosen = plan(cost, sequences=128, memory=GIB)
     assert (chosen.batch, chosen.sequences, chosen.tested, chosen.copies) == (32, 128, 64, 99)
     assert str(chosen) == "batches of 32, 128 sequences, 99 copies on 64 of them; about 9 s and 0.0312 GiB"
+
+
+def test_states_of_groups_that_do_not_fit_are_measured_in_rounds():
+    """64 sequences in 8 groups: 8 GiB for the states of all, and 8 for those of the union."""
+    cost = made_up(kept=GIB / 8, size=0.0)
+    for available, rounds in ((16, 1), (15.9, 2), (8, 2), (7, 3), (5, 4)):
+        chosen = plan(cost, sequences=64, copies=0, memory=available * GIB, minutes=10**4)
+        assert (chosen.sequences, chosen.batch, chosen.rounds) == (64, 32, rounds)
+        # each further round costs a forward pass of all sequences
+        assert chosen.seconds == pytest.approx(128 + 64 + (rounds - 1) * 64 * 0.1)
+    # 1.5 GiB of the memory are needed for a pass of three sequences
+    cost = made_up(kept=GIB / 8, size=GIB / 2)
+    chosen = plan(cost, sequences=24, copies=0, memory=7.5 * GIB, minutes=10**4)
+    assert (chosen.batch, chosen.rounds) == (8, 1)
 
 
 def test_copies_that_nobody_wants():

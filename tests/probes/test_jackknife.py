@@ -1,12 +1,14 @@
 """Intervals over inputs: states of groups of sequences are merged, and the jackknife is that of the book."""
 
 import math
+import weakref
 
 import pytest
 import torch
 from scipy.stats import t
 
 from transformer_theory.core.measurement import Measurement
+from transformer_theory.core.metric import Metric
 from transformer_theory.core.statistics import place_of
 from transformer_theory.models import ViT, build
 from transformer_theory.probes.jackknife import OVER_INPUTS, groups_of, with_intervals, without_each_group
@@ -34,7 +36,8 @@ def test_groups_hold_every_sequence_once():
         assert max(map(len, groups)) - min(map(len, groups)) <= 1
 
 
-def test_merged_states_are_those_of_all_sequences():
+@pytest.mark.parametrize("rounds", [1, 4, 99])
+def test_merged_states_are_those_of_all_sequences(rounds):
     """Every metric of every theory, without each of three groups, against a measurement of the rest alone; a
     metric that permutes sequences within a batch depends on the batches.
     """
@@ -43,7 +46,8 @@ def test_merged_states_are_those_of_all_sequences():
     def metrics():
         return with_general(metrics_of(choose(None)))
 
-    whole, without = without_each_group(model, x, y, metrics, batch_size=3, groups=3, name="net")
+    options = {"batch_size": 3, "groups": 3, "name": "net"}
+    whole, without = without_each_group(model, x, y, metrics, rounds=rounds, **options)
     for number, rows in enumerate([whole, *without]):
         kept = torch.tensor([i for i in range(9) if number == 0 or i % 3 != number - 1])
         alone, _ = measure_metrics(
@@ -86,3 +90,26 @@ def test_the_interval_is_that_of_the_delete_a_group_jackknife():
 def test_one_sequence_has_no_interval():
     model, (x, y) = network(), images(1)
     assert without_each_group(model, x, y, lambda: with_general([]), batch_size=1) == ([], [])
+
+
+def test_rounds_hold_the_states_of_a_part_of_the_metrics():
+    model, (x, y) = network(), images(9)
+    alive, most = weakref.WeakSet(), []
+
+    class Kept(Metric):
+        kinds = ("features",)
+
+        def update(self, activations) -> None:
+            self.sums[0,] = torch.zeros(1)
+            alive.add(self)
+            most.append(sum(bool(metric.sums) for metric in alive))
+
+        def compute(self, *, draws=0, generator=None):
+            return [Measurement("network", "network", str(id(self)), 1.0)]
+
+    for rounds, expected in ((1, 12), (2, 6), (4, 3), (9, 3)):
+        most.clear()
+        without_each_group(
+            model, x, y, lambda: [Kept() for _ in range(4)], batch_size=9, groups=3, rounds=rounds
+        )
+        assert max(most) == expected

@@ -5,10 +5,13 @@ import weakref
 
 import pytest
 import torch
+from torch import nn
 
 from transformer_theory.core.metric import Metric
+from transformer_theory.metrics import AttentionStatistics, Geometry
 from transformer_theory.models import ViT, build
 from transformer_theory.probes import probe
+from transformer_theory.probes.emission import Emitter
 
 
 class Watch(Metric):
@@ -43,3 +46,46 @@ def test_nothing_of_a_pass_lives_after_it(gradients):
                 assert [reference() for reference in metric.seen] == [None] * len(metric.seen)
     finally:
         gc.enable()
+
+
+class Block(nn.Module):
+    """Attention and a layer of 29 features, with residual additions."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.up, self.down = nn.Linear(8, 29), nn.Linear(29, 8)
+
+    def forward(self, x):
+        x = x + self.attention(x, x, x, need_weights=False)[0]
+        return x + self.down(self.up(x).relu())
+
+
+class Chain(nn.Module):
+    """Blocks behind a projection of the inputs, so that the stream is a sum of projections."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.blocks = nn.Linear(6, 8), nn.Sequential(*(Block() for _ in range(4)))
+
+    def forward(self, x):
+        return self.blocks(self.embedding(x))
+
+
+def test_inputs_of_projections_live_until_no_queries_can_come_from_them(monkeypatch):
+    """At the end of a pass, only the operations after the last attention have hidden features."""
+    counts = []
+    finish = Emitter.finish
+
+    def counted(self, activations_of):
+        alive = [x for x in gc.get_objects() if type(x) is torch.Tensor and x.shape[-1:] == (29,)]
+        counts.append(len({x.untyped_storage().data_ptr() for x in alive if x.ndim == 3}))
+        finish(self, activations_of)
+
+    monkeypatch.setattr(Emitter, "finish", counted)
+    model = build(Chain, torch.Generator().manual_seed(0)).eval()
+    gc.collect()
+    with probe(model, [AttentionStatistics(), Geometry()]), torch.no_grad():
+        model(torch.randn(3, 5, 6))
+    assert len(counts) == 1
+    assert counts[0] <= 2

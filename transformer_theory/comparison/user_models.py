@@ -278,6 +278,7 @@ def measure_user_model(
                 name=user.name,
                 against=other.name,
                 batch_size=sizes.batch,
+                rounds=sizes.rounds,
                 stored=pieces,
                 progress=progress,
                 **known,

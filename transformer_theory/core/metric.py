@@ -68,8 +68,9 @@ class Activations:
             and its value is zero.
         bilinear: for each head the matrix W with score(key token x, query token z) = x^T W z, scale included
             and biases of W_Q and W_K omitted, ``[heads, dim, dim]``; None if it is unknown.
-        key_map: projection of the keys of each head, ``[heads, head_dim, dim]``. None: it is unknown, or W is
-            not the product of two projections.
+        key_map, query_map: projections of the keys and of the queries of each head, the latter times the
+            scale of the scores, so that W is ``key_map.mT @ query_map``, ``[heads, head_dim, dim]``. None: W
+            is unknown, or the module declares it as one matrix.
         module: the module itself, for its parameters; the list, if the block is a plain list of modules.
         mask: True for the keys that a query may attend to, broadcastable to the weights; None if all are
             allowed (attention only).
@@ -106,6 +107,7 @@ class Activations:
     weights: Float[Tensor, "windows heads q k"] | None = None
     bilinear: Float[Tensor, "heads dim dim"] | None = None
     key_map: Float[Tensor, "heads head_dim dim"] | None = None
+    query_map: Float[Tensor, "heads head_dim dim"] | None = None
     module: object = None
     mask: Bool[Tensor, "#windows #heads #q k"] | None = None
     first_head: int = 0
@@ -136,6 +138,11 @@ class Activations:
         if (self.real is None and self.real_keys is None) or windows:
             return (self,)
         return self.shared(_by_length)
+
+    @property
+    def has_bilinear(self) -> bool:
+        """Whether W is known; this does not compute it."""
+        return self.query_map is not None or self.bilinear is not None
 
     @property
     def tokens_read(self) -> Bool[Tensor, "batch seq"] | None:
@@ -207,6 +214,7 @@ def _part(activations: Activations, rows: Int[Tensor, " n"], T: int, k: int | No
         key=some(activations.key, None, k),
         value=some(activations.value, None, k),
         key_map=activations.key_map,
+        query_map=activations.query_map,
         module=activations.module,
         mask=mask_of(activations.mask, None, q, k),
         first_head=activations.first_head,

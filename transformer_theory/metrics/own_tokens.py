@@ -22,14 +22,15 @@ def attends_elsewhere(activations: Activations) -> bool:
     and over keys, so that biases of the projections and terms common to all keys cancel.
     """
     T, d = activations.tokens.shape[1:]
-    query, key, W = activations.query, activations.key, activations.bilinear
-    if (
-        W is None
-        or W.shape[1:] != (d, d)
-        or query is None
-        or key is None
-        or len(key) != len(activations.tokens)
-    ):
+    query, key = activations.query, activations.key
+    if query is None or key is None or len(key) != len(activations.tokens) or not activations.has_bilinear:
+        return False
+    if activations.query_map is not None and activations.key_map is not None:
+        maps = activations.query_map.detach(), activations.key_map.detach()
+    else:
+        assert activations.bilinear is not None
+        maps = activations.bilinear.detach(), torch.eye(d).expand(1, -1, -1).to(activations.bilinear)
+    if any(each.shape[-1] != d for each in maps) or maps[0].shape[-2] != maps[1].shape[-2]:
         return False
     if query.shape[2] != T or key.shape[2] < T:
         return True
@@ -37,13 +38,14 @@ def attends_elsewhere(activations: Activations) -> bool:
     sample = torch.isfinite(activations.tokens[:8]).flatten(1).all(1).nonzero()[:3]
     positions = torch.linspace(0, T - 1, min(T, OWN_TOKENS_SAMPLE), device=sample.device).long()
     # Scores are bilinear, so centred vectors have centred scores. After this step single precision suffices.
-    precision = torch.promote_types(W.dtype, torch.float32)
+    precision = torch.promote_types(maps[0].dtype, torch.float32)
     x = _centred(activations.tokens[sample, positions]).to(precision)
     queries, keys = (
         _centred(vectors.movedim(1, 2)[sample, positions].movedim(2, 1)).to(precision)
         for vectors in (query, key)
     )
-    actual, expected = queries @ keys.mT, coordinates(x, W.detach().to(precision).mT) @ x[:, None].mT
+    z, y = (coordinates(x, each.to(precision).mT) for each in maps)
+    actual, expected = queries @ keys.mT, z @ y.mT
     return float((actual * expected).sum()) < OWN_TOKENS_COSINE * float(actual.norm() * expected.norm())
 
 

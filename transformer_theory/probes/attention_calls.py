@@ -220,26 +220,23 @@ def _mask_axes(mask: Tensor) -> Tensor:
     return mask[(None,) * (4 - mask.ndim)]
 
 
-def declared_bilinear(module: nn.Module) -> Float[Tensor, "heads dim dim"] | None:
-    """Returns W of a module with a method ``bilinear()``, or of a ``torch.nn.MultiheadAttention``; None for
-    any other module.
+def declared_bilinear(module: nn.Module) -> dict[str, Float[Tensor, "heads _ dim"]]:
+    """Returns W of a module with a method ``bilinear()``, or the projections of a
+    ``torch.nn.MultiheadAttention``, as the fields of :class:`.Activations`; nothing for any other module.
 
-    None also if keys and queries of a ``MultiheadAttention`` have different widths. Biases of the projections
-    are omitted: they add terms to the score that are constant or linear in one token.
+    Nothing also if keys and queries of a ``MultiheadAttention`` have different widths. Biases of the
+    projections are omitted: they add terms to the score that are constant or linear in one token.
     """
     declared = getattr(module, "bilinear", None)
     if callable(declared):
         W = declared()
-        return W.detach() if isinstance(W, Tensor) and W.ndim == 3 else None
+        return {"bilinear": W.detach()} if isinstance(W, Tensor) and W.ndim == 3 else {}
     if not isinstance(module, nn.MultiheadAttention):
-        return None
+        return {}
     query, key = _maps(module)
-    return None if query.shape != key.shape else key.mT @ query * module.head_dim**-0.5
-
-
-def declared_key_map(module: object) -> Float[Tensor, "heads head_dim dim"] | None:
-    """Returns the projection of the keys of a ``torch.nn.MultiheadAttention``; None for any other module."""
-    return _maps(module)[1] if isinstance(module, nn.MultiheadAttention) else None
+    if query.shape != key.shape:
+        return {}
+    return {"key_map": key, "query_map": query * module.head_dim**-0.5}
 
 
 def _maps(module: nn.MultiheadAttention) -> tuple[Tensor, Tensor]:

@@ -7,10 +7,12 @@ batches, samples and numbers of copies from it; it measures nothing, so equal co
 Memory is that of tensors: on a GPU its allocator counts, elsewhere :class:`.TensorMemory`.
 """
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -32,7 +34,7 @@ from ..core.threads import one_thread
 from .evaluation import device_of, evaluation
 from .forward_pass import NoAttention
 from .jackknife import GROUPS
-from .memory import TensorMemory
+from .memory import TensorMemory, state_bytes
 from .passes import Inputs, count, run, selected
 from .probing import probe
 from .token_masks import KEEPS
@@ -49,24 +51,27 @@ SYNTHETIC_SHARE = 0.15  # of the time, which these may take
 SPARE = 0.1  # of the time, for reading, figures and errors of the estimate
 # work space inside operations, and gaps in the heap: a ViT-S of 257 tokens needed 1.4 times its tensors
 OVERHEAD = 1.5
+DOUBLED = 64  # sequences up to which it is measured how much the metrics keep of all
+MOST_ROUNDS = 8  # in which groups of inputs are measured
 PATIENCE = 15.0  # seconds of one sequence above which no further one is tried
 SLOW = 0.3  # seconds of a copy from which several are measured at the same time
 
 
 @dataclass(frozen=True)
 class Part:
-    """A quantity of n sequences, ``fixed + each * n``."""
+    """A quantity of n sequences, ``fixed + each * n``, but not more than ``most``."""
 
     fixed: float = 0.0
     each: float = 0.0
+    most: float = math.inf
 
     def of(self, n: int) -> float:
         """Returns the quantity of n sequences."""
-        return self.fixed + self.each * n
+        return min(self.fixed + self.each * n, self.most)
 
     def times(self, factor: float) -> "Part":
         """Returns the quantity times a factor."""
-        return Part(factor * self.fixed, factor * self.each)
+        return Part(factor * self.fixed, factor * self.each, factor * self.most)
 
     @classmethod
     def through(cls, one: float, many: float, n: int) -> "Part":
@@ -161,6 +166,8 @@ class MeasurementPlan:
         reason: why there are no copies; empty if there are.
         later: seconds of what follows the copies, the page included.
         processes: number of processes that measure copies at the same time.
+        rounds: number of passes over the groups of inputs, each with a part of the metrics, see
+            :func:`.jackknife.without_each_group`.
     """
 
     batch: int
@@ -174,6 +181,7 @@ class MeasurementPlan:
     reason: str = ""
     later: float = 0.0
     processes: int = 1
+    rounds: int = 1
 
     def __str__(self) -> str:
         """Returns the plan in words, without a full stop."""
@@ -233,6 +241,7 @@ def estimate(
     chosen = {"special_ids": special_ids, "grid": grid}
 
     def measured(n: int, draws: int, metrics: Callable[[], Sequence[Metric]] = metrics) -> "_Laps":
+        """The states of the metrics stay in ``laps.metrics``."""
         part = rows[:n]
         classes = None if labels is None else labels[part.to(labels.device)]
         for attention in (True, False):
@@ -247,6 +256,7 @@ def estimate(
                     laps.lap()
             except NoAttention:
                 continue
+            laps.metrics = found
             return laps
         name = type(model).__name__
         raise ValueError(
@@ -269,15 +279,25 @@ def estimate(
     fitting = memory / (overhead * max(*one.peaks, 1))
     n = 2 if seconds <= patience and min(len(rows), fitting) >= 2 else 1
     many = one if n == 1 else measured(n, 0)
+    total = count(inputs)
+    most = _doubled(many.metrics, n, total, memory) if total <= DOUBLED else (math.inf, math.inf)
+    one.metrics = many.metrics = ()
     drawn = measured(n, draws) if draws else many
     some = many if tested is None else measured(n, 0, tested)
     forward = plain(1), plain(n)
     slower = seconds / sum(one.seconds) if sum(one.seconds) > 0 else 1.0
 
     def work(lap: int) -> Work:
-        return Work(
+        found = Work(
             Part.through(one.seconds[lap], many.seconds[lap], n),
             Part.through(one.peaks[lap], many.peaks[lap], n),
+        )
+        if not lap:
+            return found
+        seconds, bytes = found.seconds, found.bytes
+        above = many.peaks[1] - many.ends[0]  # work space beside the states
+        return Work(
+            replace(seconds, most=max(most[1], seconds.of(n))), replace(bytes, most=most[0] + max(above, 0.0))
         )
 
     def with_draws(lap: int) -> Work:
@@ -285,6 +305,7 @@ def estimate(
         return Work(_raised(bare.seconds, drawn.seconds[lap], n), _raised(bare.bytes, drawn.peaks[lap], n))
 
     kept = Part.through(one.ends[0], many.ends[0], n)
+    extra = max(0.0, drawn.ends[0] - kept.of(n))
     if copy is not None:
         began = time.perf_counter()
         copy()
@@ -299,7 +320,7 @@ def estimate(
         update_drawn=with_draws(0),
         compute_drawn=with_draws(1),
         tested=(_share(some, many, 0), _share(some, many, 1)),
-        kept=Part(kept.fixed + max(0.0, drawn.ends[0] - kept.of(n)), kept.each),
+        kept=Part(kept.fixed + extra, kept.each, most[0] + extra),
         weights=sum(x.numel() * x.element_size() for x in (*model.parameters(), *model.buffers())),
         copy=0.0 if copy is None else time.perf_counter() - began,
         overhead=overhead,
@@ -308,12 +329,37 @@ def estimate(
 
 
 def _raised(part: Part, drawn: float, n: int) -> Part:
-    """Returns a quantity whose value for n sequences is at least ``drawn``; three quarters of the difference
-    are those of the pass, unless there is only one sequence (a ViT-S: 3.3 s, and .5 s for each sequence).
+    """Returns a quantity whose value for n sequences is at least ``drawn``; nine tenths of the difference
+    are those of the pass, unless there is only one sequence.
     """
     extra = max(0.0, drawn - part.of(n))
-    fixed = 0.75 * extra if n > 1 else 0.0
-    return Part(part.fixed + fixed, part.each + (extra - fixed) / n)
+    fixed = 0.9 * extra if n > 1 else 0.0
+    return Part(part.fixed + fixed, part.each + (extra - fixed) / n, part.most + 2 * extra)
+
+
+def _doubled(metrics: Sequence[Metric], n: int, total: int, memory: float) -> tuple[float, float]:
+    """Returns the bytes of the states of metrics that have measured ``total`` sequences, infinite if they do
+    not fit into half of the memory, and the seconds in which these give rows, infinite if n is 1: then rows
+    take long.
+
+    Metrics keep some of their sequences, so neither grows without end. The states of n sequences are merged
+    with themselves until they are those of enough.
+    """
+    number = n
+    while number < total:
+        if 2 * state_bytes(metrics) > memory / 2:
+            return math.inf, math.inf
+        for metric in metrics:
+            with contextlib.suppress(Exception):  # its measurement reports it
+                metric.merge(deepcopy(metric))
+        number *= 2
+    if n == 1:
+        return state_bytes(metrics), math.inf
+    began = time.perf_counter()
+    for metric in metrics:
+        with contextlib.suppress(Exception), torch.no_grad():
+            metric.compute()
+    return state_bytes(metrics), time.perf_counter() - began
 
 
 def _share(part: "_Laps", whole: "_Laps", lap: int) -> float:
@@ -348,6 +394,7 @@ class _Laps:
         device: device of the network.
 
     Attributes:
+        metrics: the metrics that were measured.
         seconds: of each step.
         peaks: largest number of bytes in each step, above those at the start of the block.
         ends: bytes at the end of each step, above those at the start.
@@ -355,6 +402,7 @@ class _Laps:
 
     def __init__(self, device: torch.device):
         self.device = device
+        self.metrics: Sequence[Metric] = ()
         self.seconds: list[float] = []
         self.peaks: list[float] = []
         self.ends: list[float] = []
@@ -498,8 +546,6 @@ class _Planner:
         with held inputs runs beside the network.
         """
         itself = self.cost.bytes(n, batch, drawn=True)
-        if self.paired:  # the states of all groups, beside those that are merged
-            itself = max(itself, self.cost.bytes(n, batch) + self.cost.overhead * self.cost.kept.of(n))
         if not copies:
             return itself
         tested = max(1, n // 2)
@@ -523,15 +569,27 @@ class _Planner:
         fits = (number for number in numbers if self.bytes_of_copies(tested, batch, number) <= self.memory)
         return next(fits, 1)
 
+    def rounds(self, n: int, batch: int) -> int:
+        """Returns in how many rounds the groups of the inputs are measured: their states lie beside one
+        another.
+        """
+        groups = min(GROUPS, n)
+        size = math.ceil(n / groups)
+        states = self.cost.overhead * (groups * self.cost.kept.of(size) + self.cost.kept.of(n))
+        left = self.memory - self.cost.overhead * self.cost.update.bytes.of(min(batch, size))
+        return min(MOST_ROUNDS, max(1, math.ceil(states / left))) if left > 0 else MOST_ROUNDS
+
     def in_groups(self, n: int, batch: int) -> float:
         """Returns the seconds in which the network is measured in groups of the inputs: every quantity is
         computed on all of them, and without each group.
         """
-        groups = min(GROUPS, n)
+        groups, rounds = min(GROUPS, n), self.rounds(n, batch)
         size = math.ceil(n / groups)
-        passes = groups * self.cost.seconds(size, min(batch, size))
-        computed = self.cost.compute.seconds
-        return passes - groups * computed.of(size) + computed.of(n) + groups * computed.of(n - size)
+        passes = math.ceil(size / batch)
+        update, forward, computed = self.cost.update.seconds, self.cost.forward.seconds, self.cost.compute
+        again = (rounds - 1) * (passes * forward.fixed + size * forward.each)
+        each = passes * update.fixed + size * update.each + again + computed.seconds.of(n - size)
+        return groups * each + computed.seconds.of(n)
 
     def needed(self, n: int, batch: int, tested: int, copies: int, others: Mapping[str, int]) -> float:
         """Returns the seconds of the network itself, of the network on the tested sequences, of the groups of
@@ -604,6 +662,7 @@ class _Planner:
             + self.responses(batch)[1]
             + 60 * self.minutes * SPARE,
             processes,
+            self.rounds(n if self.paired else n - tested, batch) if n - tested > 1 or self.paired else 1,
         )
 
 

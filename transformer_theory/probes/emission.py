@@ -7,7 +7,7 @@ Which tokens are real, and which of them the outputs are computed from, is known
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..core.metric import Activations, LazyActivations
-from .attention_calls import AttentionCall, declared_key_map
+from .attention_calls import AttentionCall
 from .explicit import ExplicitCall
 from .places import Codes
 from .projections import BIASED, NOT_REPRODUCED, OTHER_TOKENS, SCALED, Arrangement, Projection
@@ -52,7 +52,7 @@ class Emitter:
         self,
         call: Call,
         projection: Projection | str | None,
-        declared: Float[Tensor, "heads dim dim"] | None,
+        declared: Mapping[str, Float[Tensor, "heads _ dim"]],
         tokens: Float[Tensor, "batch seq dim"] | None,
         output: Float[Tensor, "batch seq dim"] | None,
         *,
@@ -66,7 +66,7 @@ class Emitter:
             call: the attention of all sequences; several calls with the same keys are joined into one.
             projection: projections of tokens to queries and keys, or the reason why there are none; None if
                 they were not sought, since the module declares W.
-            declared: W [heads, dim, dim] that the module declares; None otherwise.
+            declared: W that the module declares, or its two projections, by field of :class:`.Activations`.
             tokens, output: input and output of the module.
             own: whether queries and keys are those of the same tokens; None if unknown.
             codes_of: see :class:`.Recorded`.
@@ -74,7 +74,7 @@ class Emitter:
         """
         call = replace(call, query=call.query.detach(), key=call.key.detach(), value=call.value.detach())
         scale = call.scale
-        source = _bilinear_source(call, projection) if declared is None else None
+        source = None if declared else _bilinear_source(call, projection)
         if isinstance(source, str):
             self.without_bilinear[source] = None
             source = None
@@ -82,10 +82,8 @@ class Emitter:
             tokens = source.sequences()
         elif tokens is not None:  # The model may change its tensors in place before the end of the pass.
             tokens = tokens.clone()
-        self.has_bilinear |= declared is not None or source is not None
-        key_map = None if source is None else source.key_map()
-        if declared is not None:
-            key_map = declared_key_map(place["module"])
+        self.has_bilinear |= bool(declared) or source is not None
+        scores = declared if source is None or scale is None else source.maps(scale)
         labels = self.labels_of(call.query if tokens is None else tokens)
         call, tokens, output = self.some(call), self.some(tokens), self.some(output)
         # a module without tokens [batch, seq, dim]: use the values instead
@@ -93,8 +91,8 @@ class Emitter:
             values = call.value.transpose(1, 2).flatten(2)
             tokens, output = values if tokens is None else tokens, values if output is None else output
         makers: dict[str, Callable[[], Tensor | None]] = {"weights": lambda: call.weights().detach()}
-        if source is not None and scale is not None:
-            makers["bilinear"] = lambda: source.bilinear(scale)
+        if "query_map" in scores:
+            makers["bilinear"] = lambda: scores["key_map"].mT @ scores["query_map"]
         columns = {
             "kind": "attention",
             "tokens": tokens,
@@ -102,8 +100,7 @@ class Emitter:
             "query": call.query,
             "key": call.key,
             "value": call.value,
-            "bilinear": declared,
-            "key_map": key_map,
+            **scores,
             "mask": call.allowed,
             "labels": labels,
             **place,

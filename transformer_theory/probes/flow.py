@@ -231,6 +231,7 @@ class Flow:
         self.links: dict[int, Link] = {}
         self.factors: dict[int, float] = {}  # node -> number by which its parent was multiplied
         self.widths: dict[int, int] = {}  # constant -> length of its last axis
+        self._products: dict[int, dict[int, frozenset[int]]] = {}
         self._variable: set[int] = set()  # nodes that depend on the arguments of the network
         self._references: list[weakref.ref] = []
         self._nodes: dict[int, tuple[weakref.ref, int]] = {}
@@ -273,6 +274,23 @@ class Flow:
                 if step.weight is not None:
                     found.add(current)
         return found
+
+    def products_of(self, node: int, depth: int = 64) -> dict[int, frozenset[int]]:
+        """Returns the projections by which the entries of a node are products of tokens, by the root of the
+        tokens. Terms of a sum must be products of the same tokens, so a residual stream is no such product.
+        At most ``depth`` steps are followed.
+        """
+        step = self.steps.get(node)
+        if step is None or not depth:
+            return {}
+        if node not in self._products:
+            parts = [self.products_of(part, depth - 1) for part in step.parents if part not in self.widths]
+            shared = set(parts[0]).intersection(*parts) if parts else set()
+            found = {root: frozenset().union(*(part[root] for part in parts)) for root in shared}
+            if step.weight is not None:
+                found[self.root[step.parent]] = frozenset({node})
+            self._products[node] = found
+        return self._products[node]
 
     def add(
         self, tensor: Tensor, parents: tuple[int, ...], root: int | None = None, *, constant: bool = False

@@ -460,13 +460,18 @@ class ForwardPass(TorchFunctionMode):
             with aside():
                 self._emit_attention(frame, first)
                 frame.block = None  # which refers to the frame
+                for one in frame.attentions:  # the block keeps the frame, and these would keep their tensors
+                    one.call = one.projection = None
         if self.features and first is not None:
             self.layers.left(frame, first)
+        if not frame.time_first:
+            frame.tokens = None
         if frame.projections and self.stack:
             # If the module returns a projection (as a wrapper of a linear layer does), the module that called
             # it may need the input.
             known = (self.flow.known(x) for x in tensors_in(output))
-            returned = {one for node in known if node is not None for one in self.flow.projections_of(node)}
+            products = [self.flow.products_of(node) for node in known if node is not None]
+            returned = {one for product in products for nodes in product.values() for one in nodes}
             for node in frame.projections:
                 if node in returned:
                     self.stack[-1].projections.append(node)
@@ -492,7 +497,7 @@ class ForwardPass(TorchFunctionMode):
             return
         sequences = block.name.rpartition(".")[0]
         tokens, output = (as_stream(x, time_first=frame.time_first) for x in (frame.tokens, output))
-        declared = declared_bilinear(frame.module) if matches and self.attention else None
+        declared = declared_bilinear(frame.module) if matches and self.attention else {}
         for attentions in _pieces([one for one in frame.attentions if one.call is not None]):
             call = joined([one.call for one in attentions if one.call is not None])
             own = attentions[0].own
@@ -510,7 +515,7 @@ class ForwardPass(TorchFunctionMode):
                 }
                 # The matrices of a MultiheadAttention give its scores only if nothing is added to them.
                 is_whole = callable(getattr(frame.module, "bilinear", None)) or not call.biased
-                W = declared if is_whole else None
+                W = declared if is_whole else {}
                 try:
                     self.emitter.attention(call, attentions[0].projection, W, tokens, output, **place)
                 except Exception as error:

@@ -48,6 +48,7 @@ def without_each_group(
     *,
     batch_size: int,
     groups: int = GROUPS,
+    rounds: int = 1,
     **known: Any,
 ) -> tuple[Rows, list[Rows]]:
     """Measures a network on inputs, and on these inputs without each group of them.
@@ -59,6 +60,8 @@ def without_each_group(
         metrics: function that makes new metrics.
         batch_size: number of sequences per forward pass.
         groups: largest number of groups, at least 2.
+        rounds: number of times that the network runs over the inputs, each time with a part of the metrics:
+            the states of all groups are in memory together.
         known: further arguments of :func:`.probe`.
     Returns:
         The rows on all inputs, without nulls, and the rows without each group; nothing if there are fewer
@@ -67,40 +70,49 @@ def without_each_group(
     parts = groups_of(count(inputs), groups)
     if len(parts) < 2:
         return [], []
-    states: list[Sequence[Metric]] = []
-    for part in parts:
-        own = metrics()
+    whole: Rows = []
+    without: list[Rows] = [[] for _ in parts]
+
+    def states(part: Tensor, own: Sequence[Metric]) -> Sequence[Metric]:
         some = selected(inputs, part)
+        with (
+            evaluation(model),
+            torch.random.fork_rng(),
+            probe(model, own, draws=0, **known) as p,
+            p.accumulate(0, compute=False),
+        ):
+            for batch in batches(some, None if labels is None else labels[part], batch_size):
+                p.labels = batch.labels
+                run(model, batch.inputs)
+        return own
+
+    for number in range(min(rounds, len(metrics()))):
         try:
-            with (
-                evaluation(model),
-                torch.random.fork_rng(),
-                probe(model, own, draws=0, **known) as p,
-                p.accumulate(0),
-            ):
-                for batch in batches(some, None if labels is None else labels[part], batch_size):
-                    p.labels = batch.labels
-                    run(model, batch.inputs)
+            measured = [states(part, metrics()[number::rounds]) for part in parts]
         except NoAttention:
             return [], []
-        states.append(own)
-    return _merged(metrics(), states), [
-        _merged(metrics(), states[:number] + states[number + 1 :]) for number in range(len(states))
-    ]
+        unions = [metrics()[number::rounds] for _ in (None, *parts)]
+        for union, *each in zip(zip(*unions), *measured):
+            whole += _merged(union[0], each)
+            for left_out, metric in enumerate(union[1:]):
+                without[left_out] += _merged(metric, each[:left_out] + each[left_out + 1 :])
+            for metric in each:
+                metric.reset()  # frees its state
+    return whole, without
 
 
-def _merged(union: Sequence[Metric], states: Sequence[Sequence[Metric]]) -> Rows:
-    """Returns the rows of metrics that have the states of several metrics together."""
-    rows: Rows = []
-    for metric, *others in zip(union, *states):
-        # an error at one metric, which the measurement itself reports, costs its intervals only
-        with contextlib.suppress(Exception):
-            metric.draws = 0
-            metric.reset()
-            for other in others:
-                metric.merge(other)
-            rows += [row for row in metric.compute(draws=0) if row.value is not None]
-    return rows
+def _merged(metric: Metric, states: Sequence[Metric]) -> Rows:
+    """Returns the rows of a metric that has the states of several metrics together."""
+    # an error at one metric, which the measurement itself reports, costs its intervals only
+    with contextlib.suppress(Exception):
+        metric.draws = 0
+        metric.reset()
+        for state in states:
+            metric.merge(state)
+        rows = [row for row in metric.compute(draws=0) if row.value is not None]
+        metric.reset()
+        return rows
+    return []
 
 
 def with_intervals(rows: Sequence[Measurement], whole: Rows, without: Sequence[Rows]) -> Rows:

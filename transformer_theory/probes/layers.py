@@ -365,6 +365,7 @@ class Layers:
             if block.output is None
             else block.output[1]
         )
+        block.tokens = None
         for around in block.streams:
             self.streams.settle(around)
         if not self.matching(block.name):

@@ -174,6 +174,7 @@ def measure_network(
             None if labels is None else labels[others],
             lambda: with_general(metrics_of(theories)),
             batch_size=plan.batch,
+            rounds=plan.rounds,
             **known,
         )
         whole, without = stored_groups(stored, intervals)

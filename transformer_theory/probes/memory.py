@@ -6,7 +6,7 @@ work space inside an operation is not seen.
 
 import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,12 @@ def _storages(tree: Any) -> Iterator[torch.UntypedStorage]:
     for leaf in tree_leaves(tree):
         if isinstance(leaf, Tensor) and leaf.layout == torch.strided and not leaf.is_meta:
             yield leaf.untyped_storage()
+
+
+def state_bytes(objects: Iterable[Any]) -> int:
+    """Returns the bytes of the tensors in the attributes of objects, every storage once."""
+    storages = (storage for each in objects for storage in _storages(vars(each)))
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def available_memory(device: torch.device | str = "cpu") -> int:

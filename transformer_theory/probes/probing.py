@@ -256,12 +256,13 @@ class Probe:
         self._with_rows = set(about["with_rows"])
 
     @contextlib.contextmanager
-    def accumulate(self, step: int | None = None) -> Iterator[None]:
+    def accumulate(self, step: int | None = None, *, compute: bool = True) -> Iterator[None]:
         """Combines all forward passes in a ``with`` block into one measurement, regardless of ``every``, to
         measure data in batches.
 
         Args:
             step: value of the column ``step``. None: the index of the first forward pass in the block.
+            compute: whether the metrics compute their rows at the end. False: only their states are wanted.
         Raises:
             ValueError: no forward pass ran in the block and the model is not shared by several processes, or
                 the call is nested.
@@ -280,7 +281,8 @@ class Probe:
                 "accumulate() must contain at least one forward pass of the probed model, got none; call the "
                 "model inside"
             )
-        self._finish(first if step is None else step)
+        if compute:
+            self._finish(first if step is None else step)
 
     together = accumulate  # the former name, for one release
 

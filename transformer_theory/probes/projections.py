@@ -135,20 +135,22 @@ class Projection:
             self.arrangement.key_tokens.to(self.tokens.device)
         ]
 
-    def bilinear(self, scale: float) -> Float[Tensor, "heads dim dim"]:
-        """Computes W of each head for the scores ``scale * q @ k``."""
+    def maps(self, scale: float) -> dict[str, Float[Tensor, "heads p dim"]]:
+        """Returns the projections of each head for the scores ``scale * q @ k``, as the fields of
+        :class:`.Activations`.
+        """
         rows = self.arrangement
-        return self.key_weight[rows.key_rows].mT @ self.query_weight[rows.query_rows] * (scale * self.factor)
-
-    def key_map(self) -> Float[Tensor, "heads p dim"]:
-        """Returns the projection of the keys of each head."""
-        return self.key_weight[self.arrangement.key_rows]
+        return {
+            "key_map": self.key_weight[rows.key_rows],
+            "query_map": self.query_weight[rows.query_rows] * (scale * self.factor),
+        }
 
     def agrees(self, query: Float[Tensor, "n heads q p"], key: Float[Tensor, "n heads k p"]) -> bool:
         """Whether W reproduces the observed scores of a few tokens.
 
         Both score matrices are centred over queries and over keys. Biases of the projections add terms that
-        are constant along one of these axes, so centring removes them.
+        are constant along one of these axes, so centring removes them. Scores of centred tokens are centred,
+        and single precision suffices for them.
         """
         assert self.tokens is not None
         rows, flat = self.arrangement, self.tokens.reshape(-1, self.tokens.shape[-1])
@@ -157,18 +159,19 @@ class Projection:
         # only.
         lengths = min(query.shape[2], rows.query_tokens.shape[1]), min(key.shape[2], rows.key_tokens.shape[1])
         i, j = (torch.linspace(0, length - 1, min(tokens, length)).long() for length in lengths)
+        precision = torch.promote_types(self.query_weight.dtype, torch.float32)
         x, z = (
-            flat[index[:n][:, sample].to(flat.device)].double()
+            _centred(flat[index[:n][:, sample].to(flat.device)].double()).to(precision)
             for index, sample in ((rows.key_tokens, j), (rows.query_tokens, i))
         )
         q, k = (
-            z[:, None] @ self.query_weight[rows.query_rows].double().mT,
-            x[:, None] @ self.key_weight[rows.key_rows].double().mT,
+            z[:, None] @ self.query_weight[rows.query_rows].to(precision).mT,
+            x[:, None] @ self.key_weight[rows.key_rows].to(precision).mT,
         )
-        expected = q @ k.mT
+        expected = q.double() @ k.double().mT
         observed = query[:n, :, i].double() @ key[:n, :, j].double().mT
         finite = torch.isfinite(observed).flatten(1).all(1) & torch.isfinite(expected).flatten(1).all(1)
-        observed, expected = (_centred(s[finite]) for s in (observed, self.factor * expected))
+        observed, expected = _centred(_centred(observed[finite]).mT).mT, self.factor * expected[finite]
         rtol = SCORES_RTOL if query.dtype in (torch.float32, torch.float64) else 30 * SCORES_RTOL
         return float((expected - observed).norm()) <= rtol * float(observed.norm()) + 1e-12
 
@@ -403,11 +406,6 @@ def hashable(value: Any) -> Any:
     return id(value) if isinstance(value, Callable) else value
 
 
-def _centred(scores: Tensor) -> Tensor:
-    """Subtracts the means over queries and over keys."""
-    return (
-        scores
-        - scores.mean(-1, keepdim=True)
-        - scores.mean(-2, keepdim=True)
-        + scores.mean((-1, -2), keepdim=True)
-    )
+def _centred(vectors: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n d"]:
+    """Subtracts the mean of the vectors."""
+    return vectors - vectors.mean(-2, keepdim=True)

@@ -328,6 +328,54 @@ def test_batches_processes_and_stored_states_add_up():
     assert whole.compute() == batched.compute() == first.compute() == restored.compute()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_w_and_its_two_projections_have_the_same_rows(dtype):
+    tokens = gaussian(20, 9, 12) * torch.linspace(2, 0.2, 12)
+    keys, queries = gaussian(3, 4, 12, seed=1), gaussian(3, 4, 12, seed=2)
+    keys[1], queries[1] = 1e18 * keys[1], 1e18 * queries[1]  # W = 1e36, whose square is no float32
+    keys[2, :, 6:], queries[2, :, :6] = 0.0, 0.0
+    whole = measured_by(seen(tokens, keys.mT @ queries))
+    maps = {"key_map": keys.to(dtype), "query_map": queries.to(dtype)}
+    parts = measured_by(Activations("block", 0, "attention", tokens, tokens, **maps))
+    assert parts.sums[0, 0, 1].data_ptr() != maps["query_map"].data_ptr()
+    restored = AlignmentMetric()
+    restored.load_state_dict(parts.state_dict())
+    assert restored.compute(draws=19) == parts.compute(draws=19)
+    rows, expected = parts.compute(draws=19), whole.compute(draws=19)
+    assert len(rows) == len(expected) == 6
+    close = {"rel": 1e-3 if dtype == torch.float32 else 1e-8}
+    for row, other in zip(rows, expected):
+        assert (row.quantity, row.head, row.n, row.note) == (other.quantity, other.head, other.n, other.note)
+        assert row.value == pytest.approx(other.value, **close)
+        if row.quantity == COSINE:
+            assert row.null.draws == pytest.approx(other.null.draws, **close)
+
+
+def test_projections_whose_product_is_zero_select_nothing():
+    """Keys are read from the first half of the entries, and written by queries into the second half."""
+    keys, queries = torch.zeros(1, 4, 6), torch.zeros(1, 4, 6)
+    keys[0, :2], queries[0, 2:] = gaussian(2, 6, dtype=torch.float32), gaussian(2, 6, dtype=torch.float32)
+    tokens = gaussian(4, 5, 6, dtype=torch.float32)
+    (row,) = measured_by(
+        Activations("block", 0, "attention", tokens, tokens, key_map=keys, query_map=queries)
+    ).compute()
+    assert row.value is None
+    assert "all tokens" in row.reason or "tied" in row.reason or "same" in row.reason
+
+
+def test_the_norm_of_w_is_found_although_hardly_anything_of_its_projections_meets():
+    """K K^T and Q Q^T are near 1, W is 1e-6: their product cancels to ten digits."""
+    tokens, small = gaussian(20, 9, 12), 1e-6 * gaussian(2, 12, seed=3)
+    keys, queries = torch.zeros(1, 4, 12, dtype=torch.float64), torch.zeros(1, 4, 12, dtype=torch.float64)
+    keys[0, :2], queries[0, 2:] = gaussian(2, 12), gaussian(2, 12, seed=1)
+    keys[0, 2:], queries[0, :2] = small, gaussian(2, 12, seed=2) * 1e-6
+    activations = Activations("block", 0, "attention", tokens, tokens, key_map=keys, query_map=queries)
+    rows = measured_by(activations).compute(draws=3)
+    expected = measured_by(seen(tokens, keys.mT @ queries)).compute(draws=3)
+    for row, other in zip(rows, expected):
+        assert row.value == pytest.approx(other.value, rel=1e-6)
+
+
 def test_a_head_that_selects_nothing_has_a_reason():
     (row,) = measured_by(seen(gaussian(4, 5, 6), torch.zeros(1, 6, 6, dtype=torch.float64))).compute()
     assert row.value is None

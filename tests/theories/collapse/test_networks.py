@@ -260,8 +260,9 @@ def test_long_sequences_are_measured_at_once_and_their_weights_are_not_kept(caus
     tokens = torch.randn(3, 24, 8, generator=generator(1))
     short = collapse.HeadContraction()
     short.update(attention(weights[:1], tokens[:1], mask))
+    of_all_queries = short.compute(draws=19)
     monkeypatch.setattr(in_networks, "NUMBERS", 1000)  # 1,152 weights of a sequence
-    monkeypatch.setattr(in_networks, "QUERIES_OF_LONG", 6)
+    monkeypatch.setattr(in_networks, "PERMUTED_QUERIES", 6)
     queries = torch.tensor([0, 4, 9, 13, 18, 23])  # 4.6 j, as integers
     long, restored = collapse.HeadContraction(), collapse.HeadContraction()
     for _ in range(2):
@@ -282,7 +283,7 @@ def test_long_sequences_are_measured_at_once_and_their_weights_are_not_kept(caus
         after, before = mixed - mixed.mean(0), before - before.mean(0)
         return float(((after**2).sum(1).mean() / (before**2).sum(1).mean()) ** 0.5)
 
-    for row, expected in zip(rows, short.compute(draws=19)):
+    for row, expected, stored in zip(rows, of_all_queries, short.compute(draws=19)):
         assert (row.quantity, row.head, row.n) == (expected.quantity, expected.head, 1)
         assert (row.value, row.note, row.reason) == (expected.value, expected.note, expected.reason)
         if row.quantity == CONTRACTION:
@@ -290,6 +291,8 @@ def test_long_sequences_are_measured_at_once_and_their_weights_are_not_kept(caus
             assert row.null.draws == pytest.approx([by_hand(each[0, head]) for each in permuted], rel=1e-4)
             assert row.null.value == pytest.approx(by_hand(weights[0, head, queries]), rel=1e-4)
             assert expected.null.value is None
+            assert stored.null.draws == pytest.approx(row.null.draws, rel=1e-6)
+            assert stored.null.value == pytest.approx(row.null.value, rel=1e-6)
         if row.quantity == PEAKED:
             assert len(row.null.draws) == 19
             assert abs(row.null.mean - expected.null.mean) < 0.02

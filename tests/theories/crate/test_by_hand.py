@@ -68,7 +68,7 @@ def measured(metric, before: np.ndarray, after: np.ndarray, U: np.ndarray, draws
 
 @pytest.mark.parametrize("draws", [4, 40])
 def test_compression_and_its_rotations(draws: int):
-    """Of 20 sequences 16 are measured, and four with rotations, of both subspaces together."""
+    """Of 20 sequences 16 are measured, and two with rotations, of both subspaces together."""
     before, after, U = streams()
     rows = measured(crate.Compression(), before, after, U, draws)
     units = [[centred_units(each) for each in stream] for stream in (before, after)]
@@ -77,11 +77,11 @@ def test_compression_and_its_rotations(draws: int):
     assert rows[in_networks.BEFORE].value == pytest.approx(first)
     assert rows[in_networks.AFTER].value == pytest.approx(last)
     assert row.value == pytest.approx(1 - last / first)
-    null = [mean_rates(units, Q @ U, 4) for Q in in_networks.random_rotations(7, min(draws, 19)).numpy()]
+    null = [mean_rates(units, Q @ U, 2) for Q in in_networks.random_rotations(7, min(draws, 19)).numpy()]
     assert row.null.draws == pytest.approx([1 - b / a for a, b in null])
     assert rows[in_networks.BEFORE].null.draws == pytest.approx([a for a, _ in null])
     assert rows[in_networks.AFTER].null.draws == pytest.approx([b for _, b in null])
-    first, last = mean_rates(units, U, 4)
+    first, last = mean_rates(units, U, 2)
     assert row.null.value == pytest.approx(1 - last / first)
     assert (row.side, row.n) == (">=", 16)
     assert row.value > max(row.null.draws)
@@ -93,7 +93,7 @@ def test_growth_keeps_the_lengths_of_the_tokens():
     row = measured(crate.Growth(), before, after, U, 5)[in_networks.GROWTH]
     first, last = mean_rates((before, after), U, 6)
     assert row.value == pytest.approx(last / first - 1)
-    null = [mean_rates((before, after), Q @ U, 4) for Q in in_networks.random_rotations(7, 5).numpy()]
+    null = [mean_rates((before, after), Q @ U, 2) for Q in in_networks.random_rotations(7, 5).numpy()]
     assert row.null.draws == pytest.approx([b / a - 1 for a, b in null])
     assert row.side is None
 

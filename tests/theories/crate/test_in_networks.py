@@ -66,7 +66,7 @@ def test_compression_is_measured_in_the_subspaces_of_the_block():
 def test_rotations_are_drawn_for_the_first_sequences_beside_their_own_value():
     bases, tokens = random_subspaces(), gaussian(11, 5, 12)
     after = tokens + 0.3 * gaussian(11, 5, 12, seed=1)
-    whole, spaced = crate.Compression(), crate.Compression(max_sequences=2)
+    whole, spaced = crate.Compression(max_drawn=4), crate.Compression(max_sequences=2)
     first, all_drawn = crate.Compression(max_drawn=None), crate.Compression(max_drawn=None)
     for start in (0, 3, 6, 9):  # three sequences of the first pass have rotations, and one of the second
         feed(whole, tokens[start : start + 3], after[start : start + 3], bases)

@@ -45,12 +45,13 @@ SINGLE_TOKEN = "inputs have a single token, so there is nothing to select"
 FOREIGN_TOKENS = "attention to tokens other than the module's own, which the probe does not see"
 SOURCE = Source("tarzanagh2023transformers")
 # parts of what the metric stores of a module
-TOKENS, BILINEAR, FOREIGN = 0, 1, 2
+TOKENS, BILINEAR, FOREIGN, KEY_MAP = 0, 1, 2, 3
 # largest accepted KKT residual of a max-margin solution; it suffices for cosines of three digits
 QUERIES = 16  # smallest number of queries of a head, if there are as many
 PER_QUERY = 4  # smallest number of constraints of a query
 STORED = 4096  # tokens of a module that are stored
 SOLVER_TOL = 1e-9
+SMALLEST_SHARE = 1e-8  # of |K|^2 |Q|^2, down to which |K^T Q|^2 has eight digits without W
 
 
 @dataclass(frozen=True)
@@ -138,26 +139,64 @@ def alignment(
     x, z = tokens[pairs // queries.shape[1]], queries.reshape(-1, queries.shape[-1])[pairs]
     queries_are_tokens = d == z.shape[-1] and bool((x == z[:, None]).all(-1).any(-1).all())
     flips = SignFlips.draw(tokens, None if queries_are_tokens else queries, draws, generator)
-    return _with_null((W / W.abs().amax())[None], x, z, flips)[0]
+    return _with_null(_Forms((W / W.abs().amax())[None]), x, z, flips)[0]
+
+
+@dataclass(frozen=True)
+class _Forms:
+    r"""Bilinear forms of h heads, :math:`W = K^\top Q` in float64, whose squares neither overflow nor
+    underflow.
+
+    Attributes:
+        right: Q of each head, or W itself.
+        left: K of each head; None: the identity.
+    """
+
+    right: Float[Tensor, "h p d_z"]
+    left: Float[Tensor, "h p d"] | None = None
+
+    def norms(self) -> Float[Tensor, "h 1 1"]:
+        """Returns the Frobenius norms of W."""
+        if self.left is None:
+            return torch.linalg.vector_norm(self.right, dim=(-2, -1), keepdim=True)
+        # |K^T Q|^2 is the sum of the products of the entries of K K^T and Q Q^T, [p, p] each. If they cancel,
+        # W is formed.
+        squared = ((self.left @ self.left.mT) * (self.right @ self.right.mT)).sum((-2, -1), keepdim=True)
+        sizes = [each.square().sum((-2, -1), keepdim=True) for each in (self.left, self.right)]
+        if bool((squared > SMALLEST_SHARE * sizes[0] * sizes[1]).all()):
+            return squared.sqrt()
+        return torch.linalg.vector_norm(self.left.mT @ self.right, dim=(-2, -1), keepdim=True)
+
+    def turned(self, axes: Float[Tensor, "d d"]) -> "_Forms":
+        """Returns the forms whose keys have coordinates along axes."""
+        left = axes.expand(len(self.right), -1, -1) if self.left is None else self.left @ axes
+        return _Forms(self.right, left)
+
+    def keys(self, z: Float[Tensor, "*m d_z"]) -> Float[Tensor, "h m d"]:
+        """Returns W z of every query."""
+        found = z @ self.right.mT
+        return found if self.left is None else found @ self.left
 
 
 def _with_null(
-    W: Float[Tensor, "h d d_z"], x: Float[Tensor, "m T d"], z: Float[Tensor, "m d_z"], flips: SignFlips
+    W: _Forms, x: Float[Tensor, "m T d"], z: Float[Tensor, "m d_z"], flips: SignFlips
 ) -> list[Alignment]:
-    """Computes the alignment of h heads for m inputs of T > 1 tokens with one query each: finite values,
-    float64, W not zero and of a size whose square neither overflows nor underflows.
+    """Computes the alignment of h heads for m inputs of T > 1 tokens with one query each: finite values in
+    float64.
     """
-    norms = torch.linalg.vector_norm(W, dim=(-2, -1), keepdim=True)
+    norms = W.norms().clamp(min=torch.finfo(torch.float64).tiny)  # if K^T Q is zero, all scores are tied
     # Keys W z of the head itself and, in the null, of the flipped head: the flips act on the queries, before
     # and after W. There are few queries, so this costs less than forming the flipped W, and one product for
     # all draws less than one for each, which would copy W.
     flips, draw_of = flips.different()
-    keys = (z @ W.mT / norms)[None]  # [1, h, m, d]
-    flipped = (flips.before(z).flatten(0, 1) @ W.mT / norms).unflatten(1, (-1, len(z))).transpose(0, 1)
-    scores = torch.cat([_products(x, keys), _products(x @ flips.left, flips.after(flipped))])
+    keys = (W.keys(z) / norms)[None]  # [1, h, m, d]
+    scores = _products(x, keys)
+    if len(flips.signs):
+        turned = W.turned(flips.left).keys(flips.before(z).flatten(0, 1)) / norms
+        flipped = turned.unflatten(1, (-1, len(z))).transpose(0, 1) * flips.signs[:, None, None]
+        scores = torch.cat([scores, _products(x @ flips.left, flipped)])
     alignments = []
-    shared = (each.expand(len(W), *each.shape) for each in (x, z))  # by the heads
-    for value, *others in zip(*_selection_cosines(scores, *shared)):
+    for value, *others in zip(*_selection_cosines(scores, x, z)):
         if value.cosine is None:
             alignments.append(_missing(value.reason, value.constraints))
             continue
@@ -174,7 +213,7 @@ def _products(x: Float[Tensor, "m T d"], keys: Float[Tensor, "k h m d"]) -> Floa
 
 
 def _selection_cosines(
-    scores: Float[Tensor, "k h m T"], x: Float[Tensor, "h m T d"], z: Float[Tensor, "h m d_z"]
+    scores: Float[Tensor, "k h m T"], x: Float[Tensor, "m T d"], z: Float[Tensor, "m d_z"]
 ) -> list[list[Alignment]]:
     """Returns, for each of k draws, the alignments without null of h heads whose W, of norm one, gives these
     scores.
@@ -182,13 +221,13 @@ def _selection_cosines(
     W itself is not needed: <W, W_mm> is the sum of margins times multipliers of the solution, over the
     constraints.
     """
-    m, T, d = x.shape[1:]
+    m, T, d = x.shape
     best = scores.argmax(-1, keepdim=True)
     others = torch.arange(T - 1).expand(*best.shape[:-1], -1)
     others = others + (others >= best)  # all tokens but the selected one, [k, h, m, T - 1]
     # [k, h, c] for c = m (T - 1) constraints
     margins = (scores.gather(-1, best) - scores.gather(-1, others)).flatten(-2)
-    queries = z.repeat_interleave(T - 1, dim=1)
+    queries = z.repeat_interleave(T - 1, dim=0)
     # Pivoting rarely terminates if constraints are linearly dependent, as they are with more than d tokens or
     # more than d_z queries.
     batched = margins.shape[-1] <= BATCHED_SIZE and d >= T - 1 and m <= z.shape[-1]
@@ -216,18 +255,18 @@ def _selection_cosines(
     for draw, (done, *values) in enumerate(zip(solved.tolist(), cosines.tolist(), smallest.tolist(), counts)):
         row = [Alignment(cosine, None, margin, count) for cosine, margin, count in zip(*values)]
         for head in (head for head, known in enumerate(done) if not known):
-            difference = _differences(x[head], best[draw, head], others[draw, head])
-            row[head] = _one_alignment(difference, queries[head], margins[draw, head], distinct[draw, head])
+            difference = _differences(x, best[draw, head], others[draw, head])
+            row[head] = _one_alignment(difference, queries, margins[draw, head], distinct[draw, head])
         found.append(row)
     return found
 
 
 def _differences(
-    x: Float[Tensor, "*h m T d"], best: Int[Tensor, "*h m 1"], others: Int[Tensor, "*h m rest"]
+    x: Float[Tensor, "m T d"], best: Int[Tensor, "*h m 1"], others: Int[Tensor, "*h m rest"]
 ) -> Float[Tensor, "*h c d"]:
     """Returns the selected token minus each other token of its input, for c = m (T - 1) constraints."""
-    selected, rest = (torch.take_along_dim(x, index[..., None], -2) for index in (best, others))
-    return (selected - rest).flatten(-3, -2)
+    tokens, first = x.flatten(0, 1), torch.arange(len(x))[:, None] * x.shape[1]
+    return (tokens[first + best] - tokens[first + others]).flatten(-3, -2)
 
 
 def _one_alignment(
@@ -288,7 +327,8 @@ class AlignmentMetric(PerModule):
 
     Attributes:
         sums: by layer, first head, :data:`TOKENS` and T: sequences ``[n, T, d]``. By layer, first head and
-            :data:`BILINEAR` or :data:`FOREIGN`: W of each head ``[heads, d, d]``, and whether attention is to
+            :data:`BILINEAR`: W of each head ``[heads, d, d]``, or the projection of the queries ``[heads, p,
+            d]`` if that of the keys is at :data:`KEY_MAP`. With :data:`FOREIGN`: whether attention is to
             other tokens.
     """
 
@@ -301,7 +341,7 @@ class AlignmentMetric(PerModule):
 
     def update(self, activations: Activations) -> None:
         """Stores tokens and W of an attention module whose bilinear form is known."""
-        if activations.bilinear is None:
+        if not activations.has_bilinear:
             return
         tokens = activations.tokens[: self.samples(activations.tokens.shape[1])].detach()
         # cheaper than a test of every entry
@@ -310,12 +350,15 @@ class AlignmentMetric(PerModule):
             "cpu", torch.promote_types(tokens.dtype, torch.float32)
         )
         place = (activations.layer, activations.first_head)
-        # a module may return its own parameters, which training changes in place
-        W = activations.bilinear.detach().clone()
-        found = (tokens, W.cpu(), torch.tensor(activations.shared(attends_elsewhere)))
-        self.add((*place, TOKENS, tokens.shape[1]), found[0])
-        for part, tensor in ((BILINEAR, found[1]), (FOREIGN, found[2])):
-            self.add((*place, part), tensor)
+        self.add((*place, TOKENS, tokens.shape[1]), tokens)
+        self.add((*place, FOREIGN), torch.tensor(activations.shared(attends_elsewhere)))
+        maps = {BILINEAR: activations.query_map, KEY_MAP: activations.key_map}
+        if activations.query_map is None:
+            maps = {BILINEAR: activations.bilinear}
+        for part, matrices in maps.items():
+            assert matrices is not None
+            # a module may return its own parameters, which training changes in place
+            self.add((*place, part), matrices.detach().clone().cpu())
 
     def add(self, place: Place, sums: Tensor) -> None:
         """Appends sequences of a module up to ``max_samples``, and replaces its W and flag."""
@@ -367,20 +410,18 @@ class AlignmentMetric(PerModule):
 
     def _alignments(self, place: Place, draws: int, generator: torch.Generator | None) -> list[Alignment]:
         """Computes the alignment of every head of one module."""
-        tokens, heads, foreign = (
-            self.tokens(place),
-            self.sums[*place, BILINEAR],
-            self.sums[*place, FOREIGN],
-        )
+        tokens, foreign = self.tokens(place), self.sums[*place, FOREIGN]
+        right, left = self.sums[*place, BILINEAR], self.sums.get((*place, KEY_MAP))
         n, T, d = tokens.shape
+        shape = [(right if left is None else left.mT).shape[1], right.shape[2]]
         reason = (
-            (f"W is {list(heads.shape[1:])}, tokens have width {d}" if heads.shape[1:] != (d, d) else "")
+            (f"W is {shape}, tokens have width {d}" if shape != [d, d] else "")
             or (FOREIGN_TOKENS if bool(foreign) else "")
             or ("" if n else "no sequence of tokens is finite")
             or ("" if T > 1 else SINGLE_TOKEN)
         )
         if reason:
-            return [_missing(reason)] * len(heads)
+            return [_missing(reason)] * len(right)
         # Every module gets a new generator with the same seed. Layers of one width then share their signs,
         # and draws of other metrics do not change them.
         signs = (
@@ -389,9 +430,11 @@ class AlignmentMetric(PerModule):
             else torch.Generator().manual_seed(generator.initial_seed())
         )
         flips = SignFlips.draw(tokens, None, draws, signs)
-        keys = self._keys(n, T, len(heads))
-        count = max(1, self._budget(len(heads)) // (keys - 1))
-        largest = torch.linalg.vector_norm(heads, torch.inf, (-2, -1)).tolist()
+        keys = self._keys(n, T, len(right))
+        count = max(1, self._budget(len(right)) // (keys - 1))
+        maps = [each for each in (right, left) if each is not None]
+        scales = [torch.linalg.vector_norm(each, torch.inf, (-2, -1)).double() for each in maps]
+        largest = torch.stack(scales).prod(0).tolist()
         usable = [head for head, size in enumerate(largest) if math.isfinite(size) and size > 0]
         alignments = [_missing(ZERO if size == 0 else "W is not finite") for size in largest]
         if usable:
@@ -401,12 +444,13 @@ class AlignmentMetric(PerModule):
             if keys < T:
                 chosen = torch.rand(len(pairs), T, generator=subset).argsort(1)[:, :keys].sort(1).values
                 x = x[torch.arange(len(pairs))[:, None], chosen]
-            W = heads if len(usable) == len(heads) else heads[usable]
-            # squares of single precision are in the range of double precision
-            W = W / torch.tensor(largest)[usable, None, None] if W.dtype == torch.float64 else W.double()
+            forms = _Forms(
+                *(each[usable].double() / scale[usable, None, None] for each, scale in zip(maps, scales))
+            )
             with one_thread():
-                for head, alignment in zip(usable, _with_null(W, x.double(), z.double(), flips)):
-                    alignments[head] = alignment
+                found = _with_null(forms, x.double(), z.double(), flips)
+            for head, alignment in zip(usable, found):
+                alignments[head] = alignment
         return alignments
 
     def _budget(self, heads: int) -> int:

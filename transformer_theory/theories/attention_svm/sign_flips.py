@@ -64,10 +64,6 @@ class SignFlips:
         """Reflects the queries, once per draw."""
         return ((queries @ self.right) * self.query_signs[:, None]) @ self.right.mT
 
-    def after(self, keys: Float[Tensor, "draws h m d"]) -> Float[Tensor, "draws h m d"]:
-        """Reflects the keys of each draw; they are returned in the coordinates of :attr:`left`."""
-        return (keys @ self.left) * self.signs[:, None, None]
-
 
 def _principal_axes(vectors: Tensor) -> Tensor:
     """Returns the eigenvectors of the second moment of the vectors [..., d], as columns [d, d], computed in

@@ -46,7 +46,7 @@ PERMUTED, GAUSSIAN = "permuted keys of each row", "Gaussian scores of the same v
 DONG, REM = Source("dong2021attention", status="own"), Source("giorlandino2026two", status="own")
 # sequences and numbers per module; queries whose participation is compared
 STORED, NUMBERS, QUERIES = 32, 2**21, 16
-QUERIES_OF_LONG = 64  # whose keys are permuted; all of 12 heads of 1,024 tokens take half a second a draw
+PERMUTED_QUERIES = 64  # whose keys are permuted, if there are more than twice as many
 OTHER_KEYS = "attention in windows, or to keys other than the module's own tokens"
 SINGLE, EQUAL = "sequences have a single token", "all tokens of a sequence are equal, or not finite"
 WEIGHTS = "no sequence has weights that are finite and not negative, and whose rows sum to 1"
@@ -169,10 +169,10 @@ class Contractions:
     different: bool = False
 
     @classmethod
-    def of(
-        cls, stored: Stored, draws: int, generator: Generator, queries: int | None = None
-    ) -> "Contractions":
-        """Measures sequences and draws permutations, those of evenly spaced queries if a number is given."""
+    def of(cls, stored: Stored, draws: int, generator: Generator) -> "Contractions":
+        """Measures sequences and draws permutations, those of :data:`PERMUTED_QUERIES` evenly spaced queries
+        if there are more than twice as many.
+        """
         weights, gram, allowed = stored.weights, stored.gram, stored.allowed
         none = weights.new_empty(0, weights.shape[1])
 
@@ -200,10 +200,11 @@ class Contractions:
             unequal = (~allowed if inside is None else allowed != inside[:, :, None]).any(-1)
             different = bool((unequal if inside is None else unequal & inside).any())
         values = compared = squared_contraction_of(weights, gram, inside)
-        if queries is not None and queries < weights.shape[2]:
-            rows = torch.linspace(0, weights.shape[2] - 1, queries).long()
-            rescaled = weights.shape[2] / queries * gram  # G is divided by the differences of all tokens
-            weights, gram = weights[:, :, rows], rescaled
+        if draws and weights.shape[2] > 2 * PERMUTED_QUERIES:
+            rows = torch.linspace(0, weights.shape[2] - 1, PERMUTED_QUERIES).long()
+            # G is divided by the differences of all tokens
+            gram = weights.shape[2] / PERMUTED_QUERIES * gram
+            weights = weights[:, :, rows]
             allowed = None if allowed is None else allowed[:, :, rows]
             inside = None if inside is None else inside[..., rows]
             compared = squared_contraction_of(weights, gram, inside)
@@ -297,8 +298,7 @@ class HeadContraction(PerModule):
     Attributes:
         sums: by layer, first head, heads, queries, keys and masks: up to 32 sequences, ``[n, numbers]``
             (:class:`Stored`). Of weights with more than :data:`NUMBERS` entries, one sequence is measured at
-            once, with the fixed generator, and the keys of :data:`QUERIES_OF_LONG` queries are permuted
-            (:class:`Reduced`); its place ends with 1, the others with 0.
+            once, with the fixed generator (:class:`Reduced`); its place ends with 1, the others with 0.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
@@ -321,7 +321,7 @@ class HeadContraction(PerModule):
             stored = Stored.of(activations, missing)
             if long:
                 draws = min(self.draws, self.most_draws)
-                found = Contractions.of(stored, draws, fixed_generator(), QUERIES_OF_LONG)
+                found = Contractions.of(stored, draws, fixed_generator())
                 self.add(place, Reduced(found, ChosenRows.of(stored)).packed().cpu())
             else:
                 self.add(place, stored.packed().cpu())

@@ -44,7 +44,7 @@ Heads = Float[Tensor, "*batch K n p"]
 # as in the unrolled model; with .1, the value of the released code, the logarithm hides most changes
 EPS = 0.5
 MAX_SEQUENCES = 16  # sequences per forward pass, evenly spaced in the batch
-MAX_DRAWN = 4  # sequences in rotated subspaces; a rotation is the same for all of them
+MAX_DRAWN = 2  # sequences in rotated subspaces; a rotation is the same for all of them
 COMPRESSION, GROWTH = "compression by attention", "growth of R^c in attention"
 BEFORE, AFTER = "R^c before attention", "R^c after attention"
 NONZEROS = "share of non-zeros"
@@ -355,19 +355,22 @@ def attention_subspaces(activations: Activations) -> tuple[Bases, str] | None:
     if callable(subspaces):
         U = subspaces()
         assert isinstance(U, Tensor)
-        U, origin = U.detach().double(), "the block itself (U)"
-    elif activations.bilinear is not None and activations.key_map is not None:
-        U, origin = activations.key_map.detach().double().mT, "the key projections"
+        W, U, origin = U, U.detach().double(), "the block itself (U)"
+    elif activations.key_map is not None:
+        W = activations.key_map
+        U, origin = W.detach().double().mT, "the key projections"
     elif activations.bilinear is not None and activations.key is not None:
         # W = K Q^T maps p random vectors to a basis of the span of K (almost surely), so a singular value
         # decomposition of every W, which costs far more, is not necessary. Directions of K whose singular
         # values are near the rounding of W are lost.
-        W = activations.bilinear.detach().double()
-        p = min(activations.key.shape[-1], W.shape[-1])
-        U, origin = (W @ null_subspaces(1, W.shape[-1], p, seed=0).to(W.device), "the key projections")
+        W = activations.bilinear
+        p, d = min(activations.key.shape[-1], W.shape[-1]), W.shape[-1]
+        U, origin = W.detach().double() @ null_subspaces(1, d, p, seed=0).to(W.device), "the key projections"
     else:
         return None
-    return (torch.linalg.qr(U)[0], origin) if bool(torch.isfinite(U).all()) else None
+    if not bool(torch.isfinite(U).all()):
+        return None
+    return torch.linalg.qr(U)[0].to(torch.promote_types(W.dtype, torch.float32)), origin
 
 
 @lru_cache(maxsize=256)

@@ -135,7 +135,7 @@ class ScoreGaps(PerModule):
         others = A.masked_fill(largest, 0.0).sum(-1) + (largest.float().sum(-1) - 1) * best[..., 0]
         gap = (best[..., 0] * (n - 1) / others).log()
         found = torch.where(valid[..., None], torch.stack([n.expand_as(gap), spread, gap], -1), math.nan)
-        covered = float(activations.mask is None and activations.bilinear is not None)
+        covered = float(activations.mask is None and activations.has_bilinear)
         found = torch.cat([found, torch.full_like(found[..., :1], covered)], -1)
         return found.transpose(1, 2).flatten(0, 1).cpu()
 

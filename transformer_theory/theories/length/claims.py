@@ -170,6 +170,7 @@ def exchangeable_keys(generator: Generator, *, same: bool = True) -> Measured:
     "length/resampling",
     measures="largest absolute logarithm of the mean largest weight over its prediction",
     at_most=0.25,
+    margin=NEAR,
     source=OWN,
     assumptions=(
         "64 to 1,024 keys; scores Gaussian, uniform or exponential",

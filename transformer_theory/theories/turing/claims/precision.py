@@ -7,7 +7,7 @@ from fractions import Fraction
 import torch
 from torch import Generator
 
-from ....core.claims import BOUND, Measured, but, claim
+from ....core.claims import Measured, but, claim
 from ..floating import trace
 from ..machines import parity
 from .construction import NORMAL_FORM
@@ -54,7 +54,10 @@ def sufficient_inverse_temperature(steps: int) -> float:
     measures="logarithm of the largest total weight of the other keys over that of its bound; 0 if a state, "
     "symbol or head is wrong",
     at_least=1.0,
-    margin=BOUND,
+    margin=(
+        "the threshold is the bound of the statement; the numbers are logarithms, so the control, at a factor "
+        "of 1.5, has at least $10^{14}$ times the weight of the bound"
+    ),
     source=SETTING,
     assumptions=(NORMAL_FORM, MACHINES, f"float64, T = {SOFT}"),
     control=but("half the inverse temperature", share=0.5),

@@ -55,8 +55,8 @@ def sufficient_inverse_temperature(steps: int) -> float:
     "symbol or head is wrong",
     at_least=1.0,
     margin=(
-        "the threshold is the bound of the statement; the numbers are logarithms, so the control, at a factor "
-        "of 1.5, has at least $10^{14}$ times the weight of the bound"
+        "the threshold is the bound of the statement; the numbers are logarithms, so the control, at a "
+        "factor of 1.5, has at least $10^{14}$ times the weight of the bound"
     ),
     source=SETTING,
     assumptions=(NORMAL_FORM, MACHINES, f"float64, T = {SOFT}"),

@@ -242,7 +242,7 @@ def test_random_mutants_are_counted_and_shown_with_their_place():
     }
     mutants = [
         mutant,
-        {**mutant, "outcome": "tests", "by": "tests/test_a.py::test_b"},
+        {**mutant, "outcome": "tests", "by": "tests/test_a.py::test_b", "missed": True},
         {**mutant, "outcome": "undetected", "by": "nothing executes it"},
         {**mutant, "outcome": "undetected", "by": "", "old": ", dim=0", "new": "", "left": 3},
         {**mutant, "outcome": "equivalent", "by": "a is 0"},
@@ -250,7 +250,7 @@ def test_random_mutants_are_counted_and_shown_with_their_place():
     record = {"made": ["today", "here"], "seed": 47, "seeds": [0, 1], "mutants": mutants}
     page = ledger([], (THEORY,), random=record)
     score = section(page, "Random mutants")
-    assert "| all | 5 | 1 | 1 | 1 | 0 | 2 | 50\N{NO-BREAK SPACE}% |" in score
+    assert "| all | 5 | 1 | 1 | 1 | 0 | 2 | 50\N{NO-BREAK SPACE}% | 25\N{NO-BREAK SPACE}% |" in score
     place = "stand_in/maths.py, line 7: `0` becomes `1`, in `return a * b[0]`"
     assert f"- {place}: nothing executes it\n" in score
     assert "line 7: `, dim=0` left out, in `return a * b[0]`; 3 slower tests did not run\n" in score

@@ -2,15 +2,17 @@
 one theory.
 """
 
+import ast
 import json
 import textwrap
 from pathlib import Path
+from types import CodeType
 
 import pytest
 
 from benchmarks.random_mutants import COUNT, Mutant, candidates, modules, sample
 from benchmarks.random_mutants import __main__ as program
-from benchmarks.random_mutants.operators import OPERATORS, Change, changes, possible
+from benchmarks.random_mutants.operators import OPERATORS, Change, changes, possible, qualified
 from benchmarks.random_mutants.runs import Copy, executing, ordered_tests, within
 
 THEORY = {
@@ -206,6 +208,28 @@ def test_a_change_knows_its_function_and_what_its_statement_binds():
         changes(source)[0].applied(source.replace(b"3", b"4"))
 
 
+def test_qualified_names_are_those_of_python():
+    """Also of functions in branches, loops and classes in functions."""
+    source = """
+class A:
+    def f(self):
+        if self:
+            def g(): pass
+        class B:
+            async def h(self): pass
+for each in []:
+    def k(): pass
+"""
+
+    def names(code: CodeType) -> set[str]:
+        inner = [each for each in code.co_consts if isinstance(each, CodeType)]
+        return {each.co_qualname for each in inner}.union(*map(names, inner))
+
+    expected = {"A", "A.f", "A.f.<locals>.g", "A.f.<locals>.B", "A.f.<locals>.B.h", "k"}
+    assert names(compile(source, "", "exec")) == expected
+    assert set(qualified(ast.parse(source)).values()) == expected
+
+
 def test_the_sample_takes_turns_and_stays_when_other_lines_change(source, tmp_path):
     folder = tmp_path / "tiny" / "theories" / "toy"
     folder.mkdir(parents=True)
@@ -338,6 +362,43 @@ def test_outcomes_are_stored_with_the_proofs_of_the_equivalent_ones(tmp_path, mo
     found = {one["name"]: (one["outcome"], one["by"]) for one in stored["mutants"]}
     missed = ("undetected", "")
     assert found == {"one": ("equivalent", "b is 0"), "two": ("tests", ""), "three": missed, "four": missed}
+
+
+def test_a_mutant_that_is_detected_when_it_is_run_again_was_missed_at_first(tmp_path, monkeypatch):
+    """A new one of the sample was not; one that had been detected is not run."""
+
+    class Runner:
+        def __init__(self, *_):
+            self.judged = []
+
+        def close(self):
+            assert self.judged == ["two", "new"]
+
+        def recording(self, _):
+            return {}, {}
+
+        def judge(self, mutants, _):
+            self.judged += [one.name for one in mutants]
+            for _ in mutants:
+                yield {"outcome": "tests", "by": "a"}
+
+    change = Change("sign", "f", (), 1, "a + b", "+", "-", 2, 3)
+    mutants = [Mutant(name, "turing", f"{name}.py", change) for name in ("one", "two", "new")]
+    outcomes = {"one": "claims", "two": "undetected"}
+    records = program.records_of(mutants)
+    stored = [records[name] | {"outcome": outcome, "by": ""} for name, outcome in outcomes.items()]
+    page = tmp_path / "page.json"
+    page.write_text(json.dumps({"seed": 47, "mutants": stored}))
+    for name, value in {"PAGE": page, "sample": lambda *_, **__: mutants, "Runner": Runner}.items():
+        monkeypatch.setattr(program, name, value)
+    assert program.main(["turing", "--again"]) == 0
+    found = {one["name"]: one for one in json.loads(page.read_text())["mutants"]}
+    assert {name: one["outcome"] for name, one in found.items()} == {
+        "one": "claims",
+        "two": "tests",
+        "new": "tests",
+    }
+    assert [name for name, one in found.items() if one.get("missed")] == ["two"]
 
 
 def test_the_stored_sample_has_one_outcome_each_and_every_proof_belongs_to_it():

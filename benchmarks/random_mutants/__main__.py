@@ -1,12 +1,14 @@
 """``python -m benchmarks.random_mutants [THEORY ...]``: draws and runs the mutants that are not yet stored in
 ``docs/random_mutants.json``, and stores each outcome as it comes, so that a stopped run goes on.
 
-``--again`` runs those that were not detected once more, after tests were added. ``--list`` shows the sample.
+``--again`` runs those that were not detected once more, after tests were added; their records say that they
+were missed at first. ``--list`` shows the sample.
 ``--file FILE`` runs the mutants of a JSON file instead, a list of objects with name, theory, file, old, new
 and what, where old must occur once in the file; nothing is stored.
 """
 
 import argparse
+import ast
 import json
 import queue
 import sys
@@ -25,7 +27,7 @@ from transformer_theory.core.files import replacing
 from transformer_theory.theories import THEORIES
 
 from . import COUNT, SEED, Mutant, sample
-from .operators import Change
+from .operators import FUNCTIONS, Change, names_bound, qualified
 from .runs import SEEDS, Copy, Record
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,28 +63,14 @@ def _around(text: str, line: int) -> tuple[str, tuple[str, ...]]:
     """Returns the qualified name of the innermost function around a line, "" outside of functions, and the
     names that are bound there.
     """
-    import ast
-
-    found, bound = "", ()
-
-    def visit(node: ast.AST, scope: tuple[str, ...], inside: bool) -> None:
-        nonlocal found, bound
-        for child in ast.iter_child_nodes(node):
-            if not isinstance(child, ast.stmt) or not child.lineno <= line <= (child.end_lineno or 0):
-                continue
-            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                inner = (*scope, *(("<locals>",) if inside else ()), child.name)
-                function = not isinstance(child, ast.ClassDef)
-                found = ".".join(inner) if function else found
-                bound = (child.name,)
-                visit(child, inner, function)
-            else:
-                names = (each for each in ast.walk(child) if isinstance(each, ast.Name))
-                bound = (*bound, *(each.id for each in names if isinstance(each.ctx, ast.Store)))
-                visit(child, scope, inside)
-
-    visit(ast.parse(text), (), False)
-    return found, () if found else bound
+    tree = ast.parse(text)
+    names, statements = qualified(tree), (node for node in ast.walk(tree) if isinstance(node, ast.stmt))
+    around = [
+        node for node in statements if node.lineno <= line <= (node.end_lineno or 0)
+    ]  # outer ones first
+    if functions := [names[node] for node in around if isinstance(node, FUNCTIONS)]:
+        return functions[-1], ()
+    return "", tuple(name for node in around for name in names_bound(node))
 
 
 def key(record: dict[str, Any]) -> tuple[str, ...]:
@@ -201,6 +189,7 @@ def main(arguments: list[str]) -> int:
         for one in stored.get("mutants", ())
         if one["outcome"] in (*DETECTED, "equivalent") or not options.again or one["theory"] not in names
     }
+    missed = {one["name"] for one in stored.get("mutants", ()) if one["name"] not in kept}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         runner = Runner(Path(folder), options.workers, options.seconds)
         stack.callback(runner.close)
@@ -217,6 +206,8 @@ def main(arguments: list[str]) -> int:
                 recording = runner.recording(name)
             for mutant, outcome in zip(open_, runner.judge(open_, recording) if open_ else ()):
                 record = records[mutant.name] | outcome
+                if mutant.name in missed:
+                    record["missed"] = True
                 kept[mutant.name] = record
                 print(f"{record['outcome']:10s}  {shown(record)}  [{record['by']}]", flush=True)
                 if not options.file:

@@ -71,6 +71,8 @@ EXTREMES = {
 EXTREMES |= {second: first for first, second in EXTREMES.items()}
 TOTALS = {"mean": "sum", "sum": "mean", "nanmean": "nansum", "nansum": "nanmean"}
 SMALLEST, LARGEST = 1e-5, 1e9
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+DEFINITIONS = (*FUNCTIONS, ast.ClassDef)
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,31 @@ class Change:
         return source[: self.start] + self.new.encode() + source[self.end :]
 
 
+def qualified(tree: ast.AST) -> dict[ast.AST, str]:
+    """Returns the qualified names of all functions and classes of a module, as Python gives them."""
+    found = dict[ast.AST, str]()
+
+    def visit(node: ast.AST, prefix: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, DEFINITIONS):
+                found[child] = prefix + child.name
+                visit(child, found[child] + (".<locals>." if isinstance(child, FUNCTIONS) else "."))
+            else:
+                visit(child, prefix)
+
+    visit(tree, "")
+    return found
+
+
+def names_bound(node: ast.AST) -> tuple[str, ...]:
+    """Returns the names that a definition or an assignment binds."""
+    if isinstance(node, DEFINITIONS):
+        return (node.name,)
+    targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
+    found = [each for target in targets if target is not None for each in ast.walk(target)]
+    return tuple(each.id for each in found if isinstance(each, ast.Name))
+
+
 def changes(source: bytes) -> list[Change]:
     """Returns all changes of a module, sorted by place; a few of them are not possible (:func:`possible`)."""
     found = set(_Finder(source).module(ast.parse(source)))
@@ -131,9 +158,14 @@ class _Finder:
         self.starts = [0]
         for line in self.lines:
             self.starts.append(self.starts[-1] + len(line) + 1)
-        self.scope, self.inside, self.bound = list[str](), False, tuple[str, ...]()
+        self.names = dict[ast.AST, str]()
+        self.function, self.bound = (
+            "",
+            tuple[str, ...](),
+        )  # function around a place, or else names bound there
 
     def module(self, tree: ast.Module) -> Iterator[Change]:
+        self.names = qualified(tree)
         for statement in tree.body:
             yield from self.statement(statement)
 
@@ -151,8 +183,8 @@ class _Finder:
         line = bisect_right(self.starts, start)
         return Change(
             operator,
-            ".".join(self.scope) if self.inside else "",
-            () if self.inside else self.bound,
+            self.function,
+            () if self.function else self.bound,
             line,
             self.lines[line - 1].decode().strip(),
             self.source[start:end].decode(),
@@ -178,14 +210,13 @@ class _Finder:
     # Statements.
 
     def statement(self, node: ast.AST) -> Iterator[Change]:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if isinstance(node, FUNCTIONS):
             yield from self.definition(node)
         elif isinstance(node, ast.ClassDef):
             yield from self.class_of(node)
         elif not self.skipped(node):
             kept = self.bound
-            if not self.inside:
-                self.bound = (*self.bound, *_names_bound(node))
+            self.bound = (*kept, *names_bound(node))
             if "__all__" not in self.bound:
                 yield from self.parts(node)
             self.bound = kept
@@ -205,33 +236,29 @@ class _Finder:
         trains = any(each.startswith("claim(") and '"training"' in each for each in decorators)
         if draws or trains or any(each.split("(")[0] == "style" for each in decorators):
             return
-        kept = self.bound
-        self.bound = (*self.bound, node.name)
+        function, kept = self.function, self.bound
+        self.bound = (*kept, node.name)
         for each in node.decorator_list:
             if "cache" not in self.text(each):
                 yield from self.expression(each)
         for default in (*node.args.defaults, *node.args.kw_defaults):
             if default is not None:
                 yield from self.expression(default)
-        self.bound = kept
-        scope, inside = self.scope, self.inside
-        self.scope = [*scope, *(["<locals>"] if inside else []), node.name]
-        self.inside = True
+        self.function, self.bound = self.names[node], kept
         for statement in node.body:
             yield from self.statement(statement)
-        self.scope, self.inside = scope, inside
+        self.function = function
 
     def class_of(self, node: ast.ClassDef) -> Iterator[Change]:
-        scope, inside, kept = self.scope, self.inside, self.bound
+        function, kept = self.function, self.bound
         self.bound = (*kept, node.name)
         for each in node.decorator_list:
             if "dataclass" not in self.text(each):
                 yield from self.expression(each)
-        self.scope = [*scope, *(["<locals>"] if inside else []), node.name]
-        self.inside = False
+        self.function = ""
         for statement in node.body:
             yield from self.statement(statement)
-        self.scope, self.inside, self.bound = scope, inside, kept
+        self.function, self.bound = function, kept
 
     def parts(self, node: ast.AST) -> Iterator[Change]:
         """Goes on with the parts of a node, without its annotations."""
@@ -396,13 +423,6 @@ class _Finder:
                     yield from self.expression(bound)
         else:
             yield from self.expression(node)
-
-
-def _names_bound(node: ast.AST) -> tuple[str, ...]:
-    """Returns the names that an assignment binds."""
-    targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
-    found = [each for target in targets if target is not None for each in ast.walk(target)]
-    return tuple(each.id for each in found if isinstance(each, ast.Name))
 
 
 def _last_name(node: ast.expr) -> str:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from . import Mutant, modules
+from .operators import DEFINITIONS, FUNCTIONS, qualified
 
 SEEDS = (0, 1)
 START, FACTOR = (
@@ -298,26 +299,27 @@ def _uses(file: str, tree: ast.AST) -> list[tuple[str, set[str], set[str]]]:
     """Returns for each function of a module the names that it uses, and for each statement outside of
     functions ("") the names that it binds and uses.
     """
-    found = []
+    found = [
+        (f"{file}::{name}", set[str](), _used(node))
+        for node, name in qualified(tree).items()
+        if isinstance(node, FUNCTIONS)
+    ]
 
-    def visit(node: ast.AST, scope: tuple[str, ...], inside: bool) -> None:
+    def visit(node: ast.AST) -> None:
         for child in ast.iter_child_nodes(node):
-            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                inner = (*scope, *(("<locals>",) if inside else ()), child.name)
-                if not isinstance(child, ast.ClassDef):
-                    found.append((f"{file}::{'.'.join(inner)}", set[str](), _used(child)))
-                visit(child, inner, not isinstance(child, ast.ClassDef))
-            elif isinstance(child, ast.stmt) and not inside:
-                stored = {
-                    each.id
-                    for each in ast.walk(child)
-                    if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
-                }
-                found.append(("", stored, _used(child)))
-                visit(child, scope, inside)
+            if isinstance(child, ast.stmt) and not isinstance(child, DEFINITIONS):
+                found.append(("", _stored(child), _used(child)))
+            if not isinstance(child, FUNCTIONS):
+                visit(child)
 
-    visit(tree, (), False)
+    visit(tree)
     return found
+
+
+def _stored(node: ast.AST) -> set[str]:
+    """Returns the names that a statement binds, in its parts too."""
+    names = (each for each in ast.walk(node) if isinstance(each, ast.Name))
+    return {each.id for each in names if isinstance(each.ctx, ast.Store)}
 
 
 def _used(node: ast.AST) -> set[str]:

@@ -342,3 +342,30 @@ def test_other_processes_get_the_name_of_a_claim_and_a_changed_claim_as_a_whole(
     rebuild, (module, name) = numbers.__reduce__()
     assert (rebuild(module, name), module, name) == (numbers, __name__, "numbers")
     assert replace(numbers, id="theory/changed").__reduce__()[0] is not rebuild
+
+
+@pytest.mark.parametrize(
+    ("op", "threshold", "value", "control", "margins"),
+    [
+        ("<=", 1.0, 0.5, 5.0, (2.0, 5.0)),
+        ("<=", 1.0, -3.0, 4.0, (INF, 4.0)),  # the number has the other sign
+        (">=", 2.0, 3.0, 0.5, (1.5, 4.0)),
+        (">=", 2.0, 3.0, -0.5, (1.5, INF)),
+        (">=", 2.0, 3.0, 0.0, (1.5, INF)),
+        ("<=", -1.0, -1.5, -0.25, (1.5, 4.0)),
+        ("<=", -1.0, -1.5, 0.25, (1.5, INF)),
+        (">=", -0.5, -0.1, -2.0, (5.0, 4.0)),
+        (">=", -0.5, 0.1, -2.0, (INF, 4.0)),
+        ("<=", 0.0, 0.0, 0.1, (INF, INF)),  # no tolerance
+        (">=", 1.0, 1.0, 0.9, (INF, INF)),
+    ],
+)
+def test_the_margins_are_factors_of_the_threshold(op, threshold, value, control, margins):
+    one = replace(claim(Measured(value), controls=(Measured(control),)), op=op, threshold=threshold)
+    assert one.verify([0]).margins == pytest.approx(margins)
+
+
+def test_the_margins_are_those_of_the_worst_seed_and_of_the_nearest_control():
+    one = claim(Measured(0.1), Measured(0.4), Measured(0.2), controls=tuple(map(Measured, (9.0, 3.0, 6.0))))
+    assert one.verify(range(3)).margins == pytest.approx((2.5, 3.0))
+    assert claim(Measured(1.0), Measured(0.5), controls=(BAD,)).verify(range(2)).margins == (1.0, 2.0)

@@ -30,6 +30,14 @@ from .statistics import clopper_pearson
 
 Cost = Literal["quick", "training"]
 ControlName = Literal["fails", "passes", "inconclusive"]
+MARGIN = 2.0  # factor between measured numbers and threshold from which no reason is asked for
+# frequent reasons for a smaller factor, see Claim.margin
+BOUND = "the threshold is the bound of the statement, which the measured numbers may reach"
+BY_CHANCE = "the threshold in standard errors is a level: 4.5 are exceeded by chance in 7 of a million draws"
+NEAR = (
+    "the threshold is near the measured numbers, so that a small error of the theory is seen; the control is "
+    "at least a factor of two beyond it"
+)
 CONTROL_TEXT: Mapping[ControlName, str] = {  # texts for reports
     "fails": "fails as it must",
     "passes": "PASSES: no power",
@@ -191,6 +199,8 @@ class Claim(_Statement):
         corrected: the text with the error, its place there and whether we read it there; None if there is
             no error. Only a published text counts as corrected (:attr:`corrects_published`).
         cost: "quick" (about a second per seed) or "training" (trains a network).
+        margin: reason why the threshold lies within a factor of :data:`MARGIN` of measured numbers, see
+            :attr:`Verification.margins`; empty if it does not.
 
     Raises:
         ValueError: the id is not of the form ``"theory/name"``, ``measures`` is empty, the threshold is not
@@ -209,6 +219,7 @@ class Claim(_Statement):
     corrects: str = ""
     corrected: Source | None = None
     cost: Cost = "quick"
+    margin: str = ""
 
     def __post_init__(self):
         theory, slash, name = self.id.partition("/")
@@ -324,6 +335,7 @@ def claim(
     corrects: str = "",
     corrected: Source | None = None,
     cost: Cost = "quick",
+    margin: str = "",
 ) -> Callable[[Check], Claim]:
     """Makes a claim from a function that draws an instance and measures it.
 
@@ -348,7 +360,7 @@ def claim(
     'consistent'
 
     Args:
-        id, measures, source, assumptions, corrects, corrected, cost: as in :class:`Claim`.
+        id, measures, source, assumptions, corrects, corrected, cost, margin: as in :class:`Claim`.
         at_most: threshold of a number that the statement bounds from above.
         at_least: threshold of a number that the statement bounds from below; one of the two is needed.
         control: the change that must violate the claim, see :func:`but`.
@@ -378,6 +390,7 @@ def claim(
             corrects=corrects,
             corrected=corrected,
             cost=cost,
+            margin=margin,
         )
 
     return decorate
@@ -419,10 +432,8 @@ class Verification(_Statement):
         ``seeds``.
         """
         evidence, controls = zip(*outcomes)
-        fields = {name: getattr(claim, name) for name in _CLAIM_FIELDS}
-        return cls(
-            **fields, corrected=claim.corrected, seeds=tuple(seeds), evidence=evidence, controls=controls
-        )
+        fields = {name: getattr(claim, name) for name in (*_CLAIM_FIELDS, "corrected")}
+        return cls(**fields, seeds=tuple(seeds), evidence=evidence, controls=controls)
 
     @property
     def verdict(self) -> VerdictName:
@@ -484,6 +495,23 @@ class Verification(_Statement):
         return max(
             self.controls, key=lambda control: slack if math.isfinite(slack := _slack(control)) else -math.inf
         )
+
+    @property
+    def margins(self) -> tuple[float, float]:
+        """Factors between threshold and worst measured number, and between nearest control and threshold.
+
+        They are (2, 5) if all numbers are at most half the threshold and those of the control at least five
+        times it.
+
+        A number on the other side of 0 is infinitely far. Both factors are infinite if there is no tolerance:
+        the threshold is 0, or equals every measured number.
+        """
+        if not self.worst.threshold or all(
+            evidence.value == evidence.threshold for evidence in self.evidence
+        ):
+            return math.inf, math.inf
+        control = _factor(self.worst_control)
+        return _factor(self.worst), 1 / control if control else math.inf
 
     @property
     def median(self) -> float | None:
@@ -611,6 +639,16 @@ def _slack(evidence: Evidence) -> float:
         evidence.threshold - evidence.value if evidence.op == "<=" else evidence.value - evidence.threshold
     )
     return slack if math.isfinite(slack) else math.inf
+
+
+def _factor(evidence: Evidence) -> float:
+    """Returns the factor by which a value lies on the predicted side of its threshold, which is not 0: below
+    1 on the wrong side, 0 or infinite if the value has the other sign.
+    """
+    ratio = evidence.value / evidence.threshold
+    if (evidence.op == ">=") == (evidence.threshold > 0):  # the predicted side has the larger ratios
+        return max(ratio, 0.0)
+    return 1 / ratio if ratio > 0 else math.inf
 
 
 def _finite(number: float) -> float | None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.claims import Verification
+from ..core.claims import MARGIN, Verification
 from ..core.files import write_together
 from ..core.format import counted, duration, number, portable_command, sign
 from ..core.math_text import rendered_parts
@@ -127,6 +127,8 @@ def ledger(
         origins=list(map(_origin, documents)),
         corrections=CORRECTIONS,
         overview=_overview(records, verified),
+        margins={claim.id: claim.margin for theory in records for claim in theory.claims},
+        factor=number(MARGIN),
         locators=_locators(records),
         mutants=mutants and _mutants(mutants, records),
         random=random and _random(random, records),
@@ -255,13 +257,14 @@ def _random(record: Document, theories: Sequence[Theory]) -> dict[str, Any]:
     """Returns the parts of the section on random mutants: scores of the theories that were run, mutants that
     were not detected, those that are equivalent, and the origin of the numbers.
     """
-    heads = ["mutants", "equivalent", "by claims", "by tests", "undecided", "undetected", "score"]
+    heads = ["mutants", "equivalent", "by claims", "by tests", "undecided", "undetected", "score", "at first"]
     outcomes = grouped(record["mutants"], lambda one: one["theory"])
-    rows = [
-        (theory.title, Counter(one["outcome"] for one in outcomes[theory.name]))
-        for theory in theories
-        if theory.name in outcomes
-    ]
+    counts = {
+        name: Counter(one["outcome"] for one in mutants)
+        + Counter("missed" for one in mutants if one.get("missed") and one["outcome"] in ("claims", "tests"))
+        for name, mutants in outcomes.items()
+    }
+    rows = [(theory.title, counts[theory.name]) for theory in theories if theory.name in counts]
 
     def lines(*names: str) -> list[str]:
         return [
@@ -295,10 +298,11 @@ def _code(text: str) -> str:
 
 
 def _random_score(counts: Counter[str]) -> list[str]:
-    """Returns the numbers of one row of random mutants."""
+    """Returns the numbers of one row of random mutants: the counts, the score, and the score at first."""
     names = ("equivalent", "claims", "tests", "undecided", "undetected")
-    share = _share(counts["claims"] + counts["tests"], counts.total() - counts["equivalent"])
-    return [str(counts.total()), *(str(counts[name]) for name in names), share]
+    total, detected = sum(counts[name] for name in names), counts["claims"] + counts["tests"]
+    shares = [_share(each, total - counts["equivalent"]) for each in (detected, detected - counts["missed"])]
+    return [str(total), *(str(counts[name]) for name in names), *shares]
 
 
 def _score(counts: Counter[str]) -> list[str]:

@@ -13,7 +13,7 @@ from transformer_theory.core.metric import Activations
 from transformer_theory.core.statistics import permutations
 from transformer_theory.core.table import collect
 from transformer_theory.data import TokenData
-from transformer_theory.theories.bottleneck import in_networks, ladder, on_data
+from transformer_theory.theories.bottleneck import gaussian, in_networks, ladder, on_data
 from transformer_theory.theories.bottleneck.curve import Curve
 from transformer_theory.theories.bottleneck.information import corrected_information, divergence
 
@@ -355,3 +355,55 @@ def test_the_bound_of_an_encoder_and_the_laws_of_batches():
     assert bool(((batches * 256).round() == batches * 256).all())
     assert batches.sum((1, 2)).tolist() == pytest.approx([1.0] * 200)
     assert batches.mean(0).numpy() == pytest.approx(joint, abs=0.01)
+
+
+@pytest.mark.parametrize("how", ["law", "batches"])
+def test_an_encoder_that_is_learnt_is_measured_on_the_other_images(how: str, monkeypatch):
+    """Few steps, with and without decay; the encoder is a law of 16 codes for each word."""
+    rng, kinds = np.random.default_rng(10), []
+    labels, ids = rng.integers(10, size=20), rng.integers(32, size=(20, 4))
+    law = rng.dirichlet(np.ones(320)).reshape(32, 10)
+    given = (torch.from_numpy(ids), torch.from_numpy(labels), torch.from_numpy(law), 6.0, KnownCurve())
+    shared = ladder.share_of
+
+    def known(joint, encoder, curve):
+        kinds.append(encoder)
+        return shared(joint, encoder, curve)
+
+    monkeypatch.setattr(ladder, "digit_words", lambda: (*given, permutations(20, 3)))
+    monkeypatch.setattr(ladder, "STEPS", 3)
+    monkeypatch.setattr(ladder, "share_of", known)
+    (row,) = ladder.on_digits(generator(), how=how)
+    assert kinds[0].shape == (32, 16)
+    assert kinds[0].sum(1).tolist() == pytest.approx([1.0] * 32)
+    counts = np.zeros((32, 10))
+    np.add.at(counts, (ids, labels[:, None]), 1)
+    assert row.value == pytest.approx(share_of(counts / 80, kinds[0].numpy()))
+
+
+def test_learning_lowers_the_bound_of_the_law_that_it_is_given():
+    """Of words that tell the class for certain, at a large beta: the encoder separates the classes."""
+    law = torch.zeros(4, 2, dtype=torch.float64)
+    law[:2, 0], law[2:, 1] = 0.25, 0.25
+    code = ladder.learn(lambda _: law, (4, 2), 20.0, decay=False, generator=generator(2)).numpy()
+    assert code[:2] @ code[2:].T == pytest.approx(np.zeros((2, 2)), abs=0.02)
+
+
+def test_rate_and_cross_entropy_of_a_gaussian_encoder():
+    """The rate is the divergence of N(m, s^2) from N(0, 1); the decoder sees m + s times the noise."""
+    rng = np.random.default_rng(11)
+    model = gaussian.VariationalBottleneck(3, 2, 4, generator(3))
+    with torch.no_grad():
+        model.log_noise.copy_(torch.from_numpy(rng.normal(size=4) - 0.5))
+        model.log_error.copy_(torch.from_numpy(rng.normal(size=2)))
+    x, y, noise = rng.standard_t(4, size=(6, 3)), rng.normal(size=(6, 2)), rng.normal(size=(6, 4))
+    W, b, V, c = (
+        each.detach().numpy() for part in (model.mean, model.decoder) for each in (part.weight, part.bias)
+    )
+    s, t = (np.exp(each.detach().numpy()) for each in (model.log_noise, model.log_error))
+    m = x @ W.T + b
+    rate = np.mean([(0.5 * (each**2 + s**2 - 1) - np.log(s)).sum() for each in m])
+    error = y - ((m + s * noise) @ V.T + c)
+    entropy = np.mean([(np.log(t * np.sqrt(2 * np.pi)) + (each / t) ** 2 / 2).sum() for each in error])
+    found = model.terms(*(torch.from_numpy(each) for each in (x, y, noise)))
+    assert [float(each.detach()) for each in found] == pytest.approx([rate, entropy])

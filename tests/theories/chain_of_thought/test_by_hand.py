@@ -10,8 +10,11 @@ from torch import nn
 
 from transformer_theory.core.metric import Activations
 from transformer_theory.theories.chain_of_thought import in_networks, ladder, vocabulary
+from transformer_theory.theories.chain_of_thought.claims import steps
+from transformer_theory.theories.chain_of_thought.dynamic import LIS
 from transformer_theory.theories.chain_of_thought.in_networks import GAP, IN_NETWORKS, TASK, ChainGap
 from transformer_theory.theories.chain_of_thought.tasks import Sample
+from transformer_theory.theories.chain_of_thought.written import WrittenDecoder
 
 NAMES = dict(enumerate(vocabulary(TASK), 3))
 IDS = {symbol: number for number, symbol in NAMES.items()}
@@ -225,3 +228,25 @@ def test_two_learnt_decoders_are_compared_on_the_same_questions(monkeypatch):
     assert gap.value == pytest.approx(4 / 12)
     assert gap.predicted == pytest.approx(7 / 12)
     assert [row.value for row in accuracies] == pytest.approx([9 / 12, 5 / 12, 4 / 12])
+
+
+@pytest.mark.parametrize("number", [0, 4])
+def test_the_written_decoder_reads_questions_of_numbers_below_its_limit_only(number: int):
+    """LIS(5, 4) has the numbers 0 to 3; 4 is a length. Every place of the question is checked."""
+    task = LIS(5, 4)
+    known = {symbol: place for place, symbol in enumerate(vocabulary(task))}
+    model, right = WrittenDecoder(task), [known[each] for each in ("1", "3", "0", "2", "3", "=")]
+    assert int(model(torch.tensor([right]))[0, -1].argmax()) == known["1"]  # d_1 = 1
+    for wrong in (known["4"], known["="], known[":"]):
+        ids = list(right)
+        ids[number] = wrong
+        with pytest.raises(ValueError, match="must be"):
+            model(torch.tensor([ids]))
+
+
+def test_written_weights_are_judged_by_the_share_of_wrong_questions():
+    right, control = steps.written.function(generator(3)), steps.written.change
+    assert (right.value, right.detail["free-running"]) == (0.0, 0.0)
+    wrong = steps.written.function(generator(3), **control.changed)
+    assert wrong.value == pytest.approx(1.0)
+    assert wrong.detail["free-running"] * 3 == pytest.approx(round(wrong.detail["free-running"] * 3))

@@ -12,7 +12,7 @@ from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.metric import Activations
 from transformer_theory.core.table import Table, collect
 from transformer_theory.data import TokenData
-from transformer_theory.theories.collapse import ladder, on_data
+from transformer_theory.theories.collapse import ladder, on_data, phases
 from transformer_theory.theories.collapse.in_networks import (
     CONTRACTION,
     IN_NETWORKS,
@@ -261,3 +261,12 @@ def test_random_heads_have_their_own_prediction_and_trained_ones_none():
     trained, _ = ladder.head_rows(torch.from_numpy(x), torch.from_numpy(A))
     assert trained.predicted is None
     assert trained.value == pytest.approx(first.value)
+
+
+def test_the_leading_term_at_the_ends_of_the_phases():
+    """e^{b^2 log n} / n below 1/sqrt 2, nothing from there on, and 1 - sqrt 2 / b from sqrt 2 on."""
+    weak, frozen = 0.5**0.5, 2**0.5
+    assert phases.limit(0.5, 100) == pytest.approx(100 ** (0.25 - 1))
+    assert phases.limit(math.nextafter(weak, 0), 100) == pytest.approx(0.1)
+    assert [phases.limit(b, 100) for b in (weak, 1.0, frozen)] == [0.0] * 3
+    assert phases.limit(2 * frozen, 100) == pytest.approx(0.5)

@@ -1,5 +1,7 @@
 """The null of the user's graphs and the rows of the ladder against loops in numpy."""
 
+import itertools
+
 import networkx
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ import torch
 
 from transformer_theory.core.table import collect
 from transformer_theory.data.graphs import Graphs
-from transformer_theory.theories.graph_tokens import ladder, on_data
+from transformer_theory.theories.graph_tokens import ladder, layers, on_data
 
 FIXED = 4_019_217_653  # seed of all fixed numbers of the package
 
@@ -147,3 +149,58 @@ def test_a_learnt_rung_is_the_mean_over_held_out_graphs_and_the_worst_of_them(mo
     assert row.null.draws == pytest.approx(draws)
     assert (row.predicted, row.side, worst.predicted) == (1.0, ">=", 0.0)
     assert seen["batch"] == (n, 4)
+
+
+def test_rungs_have_the_precision_and_the_scale_that_their_names_say(monkeypatch):
+    """Each rung changes one thing; what a former one relaxed stays so."""
+    seen = []
+
+    def known(tokens, dtype):
+        seen.append([type(tokens).__name__, dtype])
+        return tokens
+
+    def maps(tokens, scale):
+        seen[-1].append(scale)
+        return torch.from_numpy(distributions(15, 9, 9, seed=3))
+
+    monkeypatch.setattr(ladder, "NODES", 3)
+    monkeypatch.setattr(ladder, "tokenize_graph", lambda graph, identifiers, generator: identifiers)
+    monkeypatch.setattr(ladder, "in_precision", known)
+    monkeypatch.setattr(ladder, "attention_maps", maps)
+    monkeypatch.setattr(ladder, "null_overlaps", lambda *_: (0.1,))
+    rungs = [rung for rung in ladder.LADDER.rungs if rung.measure.func is ladder.written]
+    for rung in rungs:
+        tuple(rung.measure(torch.Generator().manual_seed(0)))
+    coarse = [torch.bfloat16, 5.0]
+    assert dict(zip([rung.name for rung in rungs], seen)) == {
+        "integers, hard-max": [type(ladder.permutation).__name__, torch.float64, np.inf],
+        "float64": ["Orthonormal", torch.float64, np.inf],
+        "float32": ["Orthonormal", torch.float32, np.inf],
+        "bfloat16": ["Orthonormal", torch.bfloat16, np.inf],
+        "softmax, a = 20": ["Orthonormal", torch.bfloat16, 20.0],
+        "softmax, a = 10": ["Orthonormal", torch.bfloat16, 10.0],
+        "softmax, a = 5": ["Orthonormal", *coarse],
+        "Laplacian, all n": ["Laplacian", *coarse],
+        "random, 1024 dimensions": ["RandomUnit", *coarse],
+        "random, 64 dimensions": ["RandomUnit", *coarse],
+        "Laplacian, 5 of 10": ["Laplacian", *coarse],
+    }
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_random_weights_are_divided_by_the_number_of_keys(n: int):
+    """The keys of one query are counted for each of the fifteen patterns; a pattern without keys counts as
+    one. With two nodes some have none.
+    """
+
+    def equalities(*indices: int) -> tuple[int, ...]:
+        return tuple(indices.index(each) for each in indices)
+
+    layer = layers.random_layer(2, 3, n, generator=torch.Generator().manual_seed(5))
+    g = torch.Generator().manual_seed(5)
+    drawn = torch.randn(15, 2, 3, generator=g, dtype=torch.float64).numpy() / np.sqrt(2)
+    for pattern, own, found in zip(layers.PATTERNS, drawn, layer.weights.numpy()):
+        query = (0, 0) if pattern.labels[0] == pattern.labels[1] else (0, 1)
+        pairs = itertools.product(range(n), repeat=2)
+        keys = sum(equalities(*query, *pair) == equalities(*pattern.labels) for pair in pairs)
+        assert found == pytest.approx(own / max(keys, 1))

@@ -13,6 +13,7 @@ from transformer_theory.core.metric import Activations
 from transformer_theory.core.table import collect
 from transformer_theory.data import TokenData
 from transformer_theory.theories.in_context import ladder, on_data
+from transformer_theory.theories.in_context.claims import algorithms
 from transformer_theory.theories.in_context.in_networks import (
     IN_NETWORKS,
     DualShare,
@@ -20,6 +21,7 @@ from transformer_theory.theories.in_context.in_networks import (
     own_context,
     repeated_context,
 )
+from transformer_theory.theories.in_context.inputs import TokenInputs
 from transformer_theory.theories.in_context.prompts import Prompts
 
 FIXED = 4_019_217_653  # seed of all fixed numbers of the package
@@ -363,3 +365,22 @@ def test_two_sequences_are_enough(limits: dict, shape: tuple[int, int]):
     inputs = own_context(torch.arange(72).view(9, 8), limits, generator())
     assert inputs["value"].shape == shape
     assert len(inputs["null"]) == min(4, shape[0] // 2 - 1)
+
+
+@pytest.mark.parametrize(("share", "kept"), [(0.7e-6, 1), (1.5e-6, 2)])
+def test_components_above_a_millionth_of_the_largest_variance_are_kept(share: float, kept: int):
+    first, second = np.array([3.0, -3.0, 3.0, -3.0]), np.array([1.0, 1.0, -1.0, -1.0])
+    tokens = np.stack([first, 3 * np.sqrt(share) * second], 1) + 7.0
+    found = TokenInputs.of(torch.from_numpy(tokens))
+    assert found is not None
+    assert found.points.shape == (4, kept)
+
+
+def test_selection_is_shown_beside_the_best_strength_on_all_examples(monkeypatch):
+    """Fits whose error is ten times the strength: the smallest strength, .003, is the best."""
+    monkeypatch.setattr(algorithms, "ridge", lambda prompts, strength: prompts.target + 10 * strength)
+    detail = algorithms.selection.function(generator()).detail
+    assert detail["best strength on all 24 examples"] == pytest.approx(0.03**2)
+    risks = [detail[f"strength {strength}"] for strength in (0.003, 0.03, 0.3)]
+    found = algorithms.selection.function(generator())
+    assert found.value == pytest.approx(found.detail["selected"] / min(risks))

@@ -7,12 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy.stats import ortho_group
+from scipy.stats import norm, ortho_group
 from torch import nn
 
 from transformer_theory import induction
 from transformer_theory.core.metric import Activations
-from transformer_theory.theories.induction import chains, ladder
+from transformer_theory.theories.induction import chains, ladder, learning
 from transformer_theory.theories.induction.in_networks import (
     IN_NETWORKS,
     CopyingScore,
@@ -21,6 +21,7 @@ from transformer_theory.theories.induction.in_networks import (
     next_token_blocks,
     repeated_blocks,
 )
+from transformer_theory.theories.induction.network import Layer
 from transformer_theory.theories.induction.scores import InductionScores
 
 
@@ -257,3 +258,107 @@ def test_all_sets_of_blocks_together_have_the_number_of_sequences(sequences: int
     """Twenty sets: the value and nineteen draws."""
     parts = repeated_blocks(torch.zeros(1, 8).long(), {"vocabulary": 30, "sequences": sequences}, generator())
     assert [len(part) for part in (parts["value"], *parts["null"])] == [blocks] * 20
+
+
+# ---- learning
+
+
+class Table(nn.Module):
+    """Logits that depend on the id and its place."""
+
+    def __init__(self, vocabulary: int, length: int):
+        super().__init__()
+        rng = np.random.default_rng(11)
+        self.logits = rng.normal(size=(length, vocabulary, vocabulary))
+        self.logits *= np.linspace(0.2, 3, length)[:, None, None]
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(self.logits[np.arange(ids.shape[1]), ids.numpy()])
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+def test_losses_are_those_of_the_next_ids():
+    """All of them for chains, those behind the first pattern for repeated patterns."""
+    model, ids = Table(4, 7), np.random.default_rng(12).integers(4, size=(3, 7))
+    q = log_softmax(model.logits[np.arange(7), ids])
+    each = np.array([[-q[n, t, ids[n, t + 1]] for t in range(6)] for n in range(3)])
+    assert float(learning.chain_loss(model, torch.from_numpy(ids))) == pytest.approx(each.mean())
+    for period in (2, 5):
+        found = learning.repeated_loss(model, (torch.from_numpy(ids), period))
+        assert float(found) == pytest.approx(each[:, period:].mean())
+
+
+def test_curves_of_chains_are_those_of_the_network_on_new_chains(monkeypatch):
+    """The loss given the matrices, of positions 10 to 62, and the divergence from each strategy."""
+    model, seen = Table(3, 64), []
+
+    def known(layers, *, steps, measured, measure, **options):
+        seen.append((layers, steps, measured))
+        for step in measured:
+            measure(step, model)
+
+    monkeypatch.setattr(learning, "train_chains", known)
+    curves = learning.chain_curves.__wrapped__(2, 5, steps=20, test=6)
+    ids, P = chains.sample_chains(6, generator=generator(5))
+    ids, P = ids.numpy(), P.numpy()
+    q = log_softmax(model.logits[np.arange(64), ids])
+    row = P[np.arange(6)[:, None], ids]
+    assert seen == [(2, 20, [0, 4, 8, 12, 16, 20])]
+    assert curves["loss"] == pytest.approx([-(row * q).sum(-1)[:, 10:63].mean()] * 6)
+    uniform = np.mean([(np.log(1 / 3) - q[n, t]).mean() for n in range(6) for t in range(10, 63)])
+    assert curves["divergence"]["uniform"] == pytest.approx([uniform] * 6)
+    assert curves["strategies"]["uniform"] == pytest.approx(np.log(3))
+
+
+def test_a_network_is_measured_on_blocks_that_occur_twice(monkeypatch):
+    """On 128 blocks of 16 ids, by default, at the steps asked for and at the last one."""
+    ids, seen = [], {}
+
+    def blocks(n, *, length, vocabulary, generator):
+        ids.append(torch.randint(vocabulary, (n, length), generator=generator).repeat(1, 2))
+        return ids[-1], None
+
+    def known(layers, *, steps, generator, norm, measured, measure):
+        seen["measured"], seen["norm"] = measured, norm
+        for step in sorted(measured):
+            measure(step, Table(32, 32))
+
+    def scores(model, ids):
+        seen.setdefault("scores", torch.rand(len(learning.SCORES), len(ids), 4, dtype=torch.float64))
+        return seen["scores"]
+
+    for name, fake in {"draw_blocks": blocks, "train_induction": known, "sequence_scores": scores}.items():
+        monkeypatch.setattr(learning, name, fake)
+    curves = learning.formation(2, generator(), steps=50, every=20)
+    assert (seen["measured"], seen["norm"], ids[0].shape) == ({0, 20, 40, 50}, True, (128, 32))
+    x = ids[0].numpy()
+    q = log_softmax(Table(32, 32).logits[np.arange(32), x])
+    second = [[(n, t) for t in range(16, 31)] for n in range(128)]
+    loss = np.mean([-q[n, t, x[n, t + 1]] for row in second for n, t in row])
+    accuracy = np.mean([q[n, t].argmax() == x[n, t + 1] for row in second for n, t in row])
+    best = dict(zip(learning.SCORES, seen["scores"].numpy().mean(1)))
+    for curve in curves.values():
+        assert curve[learning.LOSS] == pytest.approx(loss)
+        assert curve[learning.ACCURACY] == pytest.approx(accuracy)
+        for name in (learning.PREFIX, learning.PREVIOUS):
+            assert curve[name] == pytest.approx(best[name].max())
+    assert len(learning.formation(2, generator(), steps=4, every=2, blocks=5)) == 3
+    assert ids[1].shape == (5, 32)
+
+
+def test_an_mlp_adds_w_gelu_w_of_the_normalised_stream():
+    torch.manual_seed(0)
+    layer = Layer(6, heads=2, norm=True, mlp=True).double()
+    for part in layer.attention.parameters():
+        nn.init.zeros_(part)
+    x = np.random.default_rng(13).standard_t(4, size=(2, 3, 6))
+    unit = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    parameters = [p.detach().numpy() for p in layer.mlp.parameters()]
+    first, bias, second, shift = parameters
+    assert (first.shape, second.shape) == ((24, 6), (6, 24))
+    hidden = unit @ first.T + bias
+    expected = x + hidden * norm.cdf(hidden) @ second.T + shift
+    assert layer(torch.from_numpy(x)).detach().numpy() == pytest.approx(expected)

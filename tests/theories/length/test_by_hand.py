@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from transformer_theory.core.metric import Activations
-from transformer_theory.theories.length import in_networks, ladder
+from transformer_theory.theories.length import claims, in_networks, ladder, retrieval
 from transformer_theory.theories.length.in_networks import (
     GAP,
     HALVED,
@@ -378,3 +378,69 @@ def test_the_scores_of_the_patches_of_the_digits(monkeypatch):
     scores *= 4 / scores.std(ddof=1)
     assert long.numpy() == pytest.approx(scores[:32].reshape(2, 80), rel=1e-6)
     assert short.numpy() == pytest.approx(scores[32:], rel=1e-6)
+
+
+# ---- fits and the head that is run on long sequences
+
+
+@pytest.mark.parametrize(("noise", "fits"), [(0.5e-5, True), (1.5e-5, False)])
+def test_scores_are_fitted_up_to_a_residual_of_a_hundred_thousandth(noise: float, fits: bool):
+    """Attention that is uniform up to noise which the products do not explain: residual and size agree."""
+    products = torch.tensor([1.0, -1.0, 1.0, -1.0]).double().expand(2, 1, 3, 4)
+    wanted = noise * torch.tensor([1.0, 1.0, -1.0, -1.0]).double()
+    weights = wanted.softmax(-1).expand(2, 1, 3, 4)
+    found = in_networks.fitted_scores(weights, products, None)
+    assert (found is not None) == fits
+    if found is not None:
+        assert found[0].item() == pytest.approx(0, abs=1e-12)
+
+
+def test_the_pooled_head_weighs_values_by_the_softmax_of_its_scores():
+    model = retrieval.PooledHead(width=6).double()
+    model.factor = 1.6
+    tokens = np.random.default_rng(3).normal(size=(2, 5, 11))
+    given = torch.from_numpy(tokens)
+    hidden = model.embed(given).detach().numpy()
+    scores = hidden @ model.key.weight.detach().numpy().T @ model.query.detach().numpy()
+    assert model.scores(given).detach().numpy() == pytest.approx(scores)
+    weights = np.exp(1.6 * scores) / np.exp(1.6 * scores).sum(1, keepdims=True)
+    value = hidden @ model.value.weight.detach().numpy().T + model.value.bias.detach().numpy()
+    pooled = torch.from_numpy((weights[..., None] * value).sum(1))
+    assert model(given).detach().numpy() == pytest.approx(model.read(pooled).detach().numpy())
+
+
+@pytest.mark.parametrize(("keys", "parts"), [(16, [200]), (4096, [32] * 6 + [8])])
+def test_long_sequences_are_run_in_parts_of_131072_keys(keys: int, parts: list[int], monkeypatch):
+    """The numbers are means over all of them, and the factor of the head is 1 again."""
+    model, sizes, seen = retrieval.PooledHead(width=4), [], []
+    draw = retrieval.draw
+
+    def known(n, keys, *, kind, generator):
+        sizes.append(n)
+        seen.append(draw(n, keys, kind=kind, generator=generator))
+        return seen[-1]
+
+    monkeypatch.setattr(retrieval, "draw", known)
+    pool = torch.randn(50, 16, generator=generator(4), dtype=torch.float64)
+    found = retrieval.at_length(model, "needle", keys, pool, generator=generator(5), scaled=True)
+    assert sizes == parts
+    assert model.factor == 1.0
+    factor, top, ranked = math.log(keys) / math.log(16), [], []
+    for part in seen:
+        scores = factor * model.scores(part.tokens).detach().double().numpy()
+        top += list((np.exp(scores - scores.max(1, keepdims=True))).sum(1) ** -1)
+        ranked += list(scores.argmax(1) == part.right.numpy())
+    assert found.top == pytest.approx(np.mean(top), rel=1e-5)
+    assert found.ranked == pytest.approx(np.mean(ranked))
+
+
+def test_the_weights_of_a_written_needle_are_means_over_sequences(monkeypatch):
+    """A needle with the lead g over n - 1 equal rivals has the weight 1 / (1 + (n - 1) e^-g)."""
+    monkeypatch.setattr(claims, "_between", lambda _, low, high: low)  # ratio 1.5, equal rivals
+    found = claims.needle_scaling.function(generator())
+    gap = {n: 1.5 * math.log(16) * math.log(n) / math.log(16) for n in (16, 64, 256, 1024, 4096)}
+    weight = {n: 1 / (1 + (n - 1) * math.exp(-gap[n])) for n in gap}
+    assert [found.detail[f"{n} keys"] for n in gap] == pytest.approx(list(weight.values()))
+    plain = 1 / (1 + 4095 * math.exp(-gap[16]))
+    assert found.detail["4,096 keys, not scaled"] == pytest.approx(plain)
+    assert found.value == pytest.approx(min(list(weight.values())[1:]) - weight[16])

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from scipy.integrate import quad
 from sklearn.datasets import load_digits
 
 from transformer_theory.core.metric import Activations
@@ -393,3 +394,35 @@ def test_a_network_has_its_value_on_exchanged_inputs_as_second_null(monkeypatch)
     assert len(seen["null"]) == 99
     order = position_permutations(6, 4, 99).numpy()
     assert np.array_equal(seen["null"][5].numpy(), permuted(x.numpy(), order[5]))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_velocity_of_sa_with_all_matrices(causal: bool):
+    """Attention moves x V; the part along the token is projected away."""
+    rng = np.random.default_rng(12)
+    x, B, V = rng.normal(size=(5, 4)), rng.normal(size=(4, 4)), rng.normal(size=(4, 4))
+    u = units(x)
+    weights = np.exp(1.7 * u @ B @ u.T) * (np.tri(5) if causal else 1)
+    moved = weights / weights.sum(1, keepdims=True) @ u @ V
+    expected = moved - (moved * u).sum(1, keepdims=True) * u
+    found = particles.softmax_field(
+        torch.from_numpy(x), beta=1.7, bilinear=torch.from_numpy(B), value=torch.from_numpy(V), causal=causal
+    )
+    assert found.numpy() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("cosine", [0.0, 0.4, -0.5])
+def test_the_time_for_which_two_tokens_stay_apart(cosine: float):
+    """The integral of (e^{beta (1 - g)} + 1) / (2 (1 - g^2)) from the cosine up to .9, at beta = 100."""
+    exact = quad(lambda g: (math.exp(100 * (1 - g)) + 1) / (2 * (1 - g * g)), cosine, 0.9, limit=500)[0]
+    assert particles.separation_time(beta=100, cosine=cosine) == pytest.approx(exact, rel=0.02)
+
+
+def test_the_velocity_of_usa_has_weights_that_do_not_sum_to_one():
+    rng = np.random.default_rng(13)
+    x, V = rng.normal(size=(5, 4)), rng.normal(size=(4, 4))
+    u = units(x)
+    moved = np.exp(0.8 * u @ u.T) @ u @ V / 5
+    expected = moved - (moved * u).sum(1, keepdims=True) * u
+    found = particles.unnormalised_field(torch.from_numpy(x), beta=0.8, value=torch.from_numpy(V))
+    assert found.numpy() == pytest.approx(expected)

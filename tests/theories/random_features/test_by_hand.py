@@ -11,7 +11,13 @@ import torch
 
 from transformer_theory.core.table import collect
 from transformer_theory.data import TokenData
-from transformer_theory.theories.random_features import RandomFeatureAttention, ladder, on_data
+from transformer_theory.theories.random_features import (
+    RandomFeatureAttention,
+    claims,
+    kernels,
+    ladder,
+    on_data,
+)
 
 FIXED = 4_019_217_653  # seed of all fixed numbers of the package
 PENALTIES = 10.0 ** np.arange(-8, 3, 0.5)
@@ -282,3 +288,44 @@ def test_frozen_heads_read_the_classes_from_the_tokens_of_a_trained_network(monk
     assert np.abs(seen["problem"].inputs.numpy()) == pytest.approx(np.abs(x), rel=1e-6, abs=1e-9)
     assert (seen["target"].numpy() == np.eye(3)[labels]).all()
     assert (seen["spread"], seen["model"]) == (4.0, "any")
+
+
+# ---- kernels and claims
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.5])
+def test_a_kernel_that_is_computed_in_parts(spread: float, monkeypatch):
+    """Two inputs at a time, of unequal numbers of keys; the kernel of relu of a and b with the angle t is
+    |a||b| (sin t + (pi - t) cos t) / 2 pi.
+    """
+    rng = np.random.default_rng(4)
+    x, y = rng.standard_t(4, size=(7, 4, 3)) * [2.0, 1.0, 0.2], rng.normal(size=(5, 3, 3)) + 0.5
+    monkeypatch.setattr(kernels, "CHUNK", 2 * 5 * 3 * 4)
+    found = kernels.attention_kernel(torch.from_numpy(x), torch.from_numpy(y), spread=spread)
+    expected = np.zeros((7, 5))
+    for n, m in np.ndindex(7, 5):
+        (q, *keys), (other_q, *other_keys) = x[n], y[m]
+        for key in keys:
+            for other in other_keys:
+
+                def inner(a, b, c, d):
+                    return (1 + a @ c) * (1 + b @ d) + spread**2 * (a @ b) * (c @ d)
+
+                norms = np.sqrt(inner(q, key, q, key) * inner(other_q, other, other_q, other))
+                t = np.arccos(np.clip(inner(q, key, other_q, other) / norms, -1, 1))
+                kappa = norms * (np.sin(t) + (np.pi - t) * np.cos(t)) / (2 * np.pi)
+                expected[n, m] += kappa * (1 + key @ other) / 6
+    assert found.numpy() == pytest.approx(expected)
+
+
+def test_only_the_targets_of_the_own_setting_are_covered():
+    covered = [rung.name for rung in ladder.LADDER.rungs if rung.covered]
+    assert covered == ["target of keys", "target of correlations"]
+
+
+def test_the_change_of_features_is_relative_to_the_largest_one():
+    """Features of relu are often zero, so the smallest would not do."""
+    values = [claims.permutation.function(generator(seed)) for seed in range(3)]
+    assert all(0 < value < 1e-12 for value in values)
+    control = claims.permutation.function(generator(), attention=False)
+    assert 0.1 < control < 2

@@ -12,7 +12,7 @@ from transformer_theory.core.statistics import permutations
 from transformer_theory.core.table import collect
 from transformer_theory.data import TokenData
 from transformer_theory.metrics.class_features import CLASS_CODING_RATE, CODING_RATE, RATE_REDUCTION
-from transformer_theory.theories.rate_reduction import in_networks, on_data
+from transformer_theory.theories.rate_reduction import in_networks, ladder, on_data
 
 
 def rate(x: np.ndarray, eps2: float) -> float:
@@ -163,3 +163,21 @@ def test_labels_of_unseen_samples_do_not_change_the_construction(monkeypatch):
         assert torch.equal(first[1], second[1])
     order = permutations(24, 1)[0]
     assert torch.equal(seen[1][1], seen[0][1][order])
+
+
+def test_trained_rungs_centre_by_the_tokens_that_they_trained_on(monkeypatch):
+    """The digits by default, otherwise the training part of the images that were given."""
+
+    class Given:
+        def __init__(self, name):
+            self.mixed = lambda generator: name
+
+    seen = []
+    monkeypatch.setattr(ladder, "digit_parts", lambda: ("train", "test"))
+    monkeypatch.setattr(ladder.image_sets, "tokens_of", lambda images, generator: seen.append(images) or "of")
+    ladder._training_tokens.cache_clear()
+    assert ladder._training_tokens(None) == "train"
+    images = tuple(Given(name) for name in ("first", "second"))
+    assert ladder._training_tokens(images) == "of"
+    assert seen == ["first"]
+    ladder._training_tokens.cache_clear()

@@ -15,7 +15,7 @@ from transformer_theory.core.metric import Activations
 from transformer_theory.core.statistics import permutations
 from transformer_theory.core.table import collect
 from transformer_theory.data import TokenData
-from transformer_theory.theories.router import in_networks, ladder, needle, on_data
+from transformer_theory.theories.router import claims, in_networks, ladder, needle, on_data
 from transformer_theory.theories.router.selector import Measured
 
 TOKENS, CLASSES, SEQUENCES = 5, 3, 240
@@ -320,3 +320,45 @@ def test_the_label_is_the_content_of_the_marked_token():
     raised = np.take_along_axis(x[..., 0], marked, -1)
     assert raised.mean() == pytest.approx(6, abs=0.15)
     assert x[..., 0].mean() == pytest.approx(6 / 5, abs=0.1)
+
+
+# ---- claims
+
+
+def test_gradients_of_twice_the_mean_have_the_relative_bias_one(monkeypatch):
+    """The second moment is compared with sigma'(delta) / (6 tau)."""
+
+    def doubled(delta, *, temperature, draws, generator):
+        return torch.full((draws,), 2 / (2 + math.exp(delta) + math.exp(-delta)), dtype=torch.float64)
+
+    monkeypatch.setattr(claims, "sampled_gradients", doubled)
+    found = claims.second_moment.function(generator(1))
+    delta = found.detail["delta"]
+    slope = 1 / (2 + math.exp(delta) + math.exp(-delta))
+    assert found.detail["relative bias of the mean"] == pytest.approx(1)
+    assert found.value == pytest.approx(abs(4 * slope**2 / (slope / (6 * 0.1)) - 1))
+
+
+def test_trained_selectors_are_judged_by_the_share_that_hits_and_by_the_best_excess(monkeypatch):
+    """A label-blind selector that hits with probability h is right with (1 + h) / 2 at most."""
+    hit, accuracy = np.array([0.95, 0.5, 0.2, 0.91]), np.array([0.96, 0.8, 0.61, 0.9])
+    found = Measured(torch.zeros(4, 1).long(), *(torch.from_numpy(each) for each in (accuracy, hit, hit / 2)))
+    monkeypatch.setattr(claims, "train_on_needles", lambda *_, **__: (found, None))
+    numbers = claims._trained.__wrapped__("schedule", False, 0)
+    excess = accuracy - (1 + hit) / 2
+    assert numbers == pytest.approx(
+        {
+            "success": 0.5,
+            "excess": excess.max(),
+            "its accuracy": accuracy[excess.argmax()],
+            "its hit": hit[excess.argmax()],
+            "its information given the needle, nats": hit[excess.argmax()] / 2,
+            "mean accuracy": accuracy.mean(),
+        }
+    )
+
+
+def test_information_about_labels_counts_as_a_row_of_labels():
+    """So it is compared with permuted labels, and permits a sentence about the task."""
+    settings = in_networks.IN_NETWORKS
+    assert (settings.of_labels, settings.side) == (True, ">=")

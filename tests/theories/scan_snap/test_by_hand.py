@@ -10,6 +10,7 @@ import torch
 
 from transformer_theory.core.metric import Activations
 from transformer_theory.theories.scan_snap import ScanAndSnap, on_data
+from transformer_theory.theories.scan_snap.claims import training
 from transformer_theory.theories.scan_snap.in_networks import IN_NETWORKS, OVERLAP, SHARPNESS
 
 
@@ -141,3 +142,22 @@ def test_times_are_compared_by_their_ratio(monkeypatch):
     assert half_way.null.draws == pytest.approx([1.0, 4.0, 4.0])
     assert (half_way.side, half_way.predicted) == ("<=", 1.0)
     assert (error.value, error.null.draws, error.side, error.predicted) == (0.3, (0.8, 0.9), "<=", 0.0)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("measured", "predicted"), [(0.0, 40.0), (25.0, 0.0)])
+def test_a_movement_that_did_not_happen_has_no_half_way_step(monkeypatch, measured: float, predicted: float):
+    monkeypatch.setattr(on_data, "_correlation", lambda *_, **__: SimpleNamespace(quantity=None))
+    given = comparison()
+    given.covered_by_exact_flow, given.scanning_time = True, 30.0
+    given.half_way[0] = measured
+    null = on_data.Null("shuffled", (0.8, 0.9))
+    match = SimpleNamespace(dynamics=on_data.EXACT, half_way=predicted, order=None, error=0.3, null=null)
+    quantities = [row.quantity for row in on_data._match_rows(given, match)]
+    assert quantities == [None, on_data.FLOW_ERROR]
+
+
+def test_differences_are_relative_to_the_largest_expected_number():
+    """Gradients have entries that are zero."""
+    value, expected = torch.tensor([[0.5, -2.0], [3.0, 1.0]]), torch.tensor([[0.0, -4.0], [2.0, 1.0]])
+    assert training._relative(value, expected) == pytest.approx(2 / 4)

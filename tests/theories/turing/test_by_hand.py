@@ -1,6 +1,7 @@
 """Close calls, their null, the inputs of the responses and the rows of the ladder against loops in numpy."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from transformer_theory.core.metric import Activations
 from transformer_theory.theories.turing import CloseCalls, ladder
+from transformer_theory.theories.turing.claims import invariance, precision
 from transformer_theory.theories.turing.construction import compile_machine
 from transformer_theory.theories.turing.in_networks import IN_NETWORKS, permuted, repeated
 
@@ -151,3 +153,73 @@ def test_a_gap_of_one_bfloat16_number_is_no_close_call(gap: float, close: bool):
     key = torch.tensor([4.0, 4.0 - gap, -9.0, 1.0]).view(1, 1, 4, 1)
     (row,) = rows_of(torch.ones(1, 1, 4, 1), key, None)
     assert row.value == close
+
+
+def test_rungs_run_the_arithmetic_that_their_names_say(monkeypatch):
+    seen = {}
+
+    class Given:
+        def __init__(self, name):
+            self.name = name
+
+        def run(self, word, steps, **settings):
+            seen[self.name] = settings
+            return SimpleNamespace(agreement=lambda _: 0.5)
+
+    monkeypatch.setattr(ladder, "STEPS", 30)
+    monkeypatch.setattr(ladder, "chance", lambda *_: {ladder.NULL_KIND: [0.1], ladder.VISITS: [0.2]})
+    for rung in ladder.LADDER.rungs:
+        (row,) = rung.measure(generator(), build=lambda _, name=rung.name: Given(name))
+        assert row.value == 0.5
+    softmax = {"arithmetic": "float64", "score": "softmax"}
+    assert seen == {
+        "exact arithmetic": {"arithmetic": "exact"},
+        "float64": {"arithmetic": "float64"},
+        "float32": {"arithmetic": "float32"},
+        "bfloat16": {"arithmetic": "bfloat16"},
+        "softmax at 1e12": softmax | {"inverse_temperature": 1e12},
+        "softmax at 1e8": softmax | {"inverse_temperature": 1e8},
+        "softmax at 1e6": softmax | {"inverse_temperature": 1e6},
+        "softmax at 1e4": softmax | {"inverse_temperature": 1e4},
+        "softmax at 1e3": softmax | {"inverse_temperature": 1e3},
+        "positions p and 1/p": {"arithmetic": "float64"},
+    }
+
+
+def test_the_largest_change_of_all_pairs_counts(monkeypatch):
+    """Five pairs each with softmax and with hard-max attention."""
+    changes = iter([1e-9, 4e-9, 2e-9, 0.0, 3e-9, 5e-10, 1e-10, 7e-9, 0.0, 6e-9])
+    monkeypatch.setattr(invariance, "change", lambda *_: next(changes))
+    found = invariance.proportions.function(generator())
+    assert found.value == 7e-9
+    assert sorted(found.detail.values()) == [4e-9, 7e-9]
+
+
+@pytest.mark.parametrize("agreement", [1.0, 0.99])
+def test_the_weight_of_other_keys_is_compared_with_its_bound_on_a_logarithmic_scale(monkeypatch, agreement):
+    """Of T = 120 keys all but the first lie c / (3/4 T^5) behind it, so the last query gives the others the
+    weight (T - 1) e^{-c (T ln 2 + 6 ln T)}; the bound is 2^-T T^-5.
+    """
+    T, factors = 120, {"near": 0.9, "far": 2.0}
+
+    def known(machine, weights, word, steps, *, dtype, inverse_temperature, all_scores):
+        for query in range(1, steps):
+            all_scores[query, : query + 1] = 5.0 - factors[word] * 4 / 3 / steps**5
+            all_scores[query, 0] = 5.0
+        return SimpleNamespace(agreement=lambda _: agreement if word == "far" else 1.0)
+
+    transformer = SimpleNamespace(machine=None, weights=None)
+    runs = [SimpleNamespace(name=name, word=name, transformer=transformer, reference=0) for name in factors]
+    monkeypatch.setattr(precision, "trace", known)
+    monkeypatch.setattr(precision, "rewriting_runs", lambda generator, steps: runs)
+    for share in (1.0, 0.5):
+        found = precision.softmax.function(generator(), share=share)
+        expected = {
+            name: (share * c * (T * math.log(2) + 6 * math.log(T)) - math.log(T - 1))
+            / (T * math.log(2) + 5 * math.log(T))
+            for name, c in factors.items()
+        }
+        if agreement < 1:
+            expected["far"] = 0.0
+        assert found.detail == pytest.approx(expected, rel=1e-3)
+        assert found.value == min(found.detail.values())

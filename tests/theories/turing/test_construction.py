@@ -2,13 +2,16 @@
 and bad input.
 """
 
+import math
 from fractions import Fraction
 
 import pytest
 import torch
 
 from transformer_theory.theories.turing import PerezTransformer, TuringMachine, compile_machine, machines
+from transformer_theory.theories.turing.claims import precision
 from transformer_theory.theories.turing.claims.construction import normal_form, without_tie_break
+from transformer_theory.theories.turing.claims.instances import rewriting_runs
 from transformer_theory.theories.turing.construction import LAYERS, without_normal_form
 from transformer_theory.theories.turing.floating import pooled, positions
 from transformer_theory.theories.turing.machine import Trace
@@ -213,6 +216,25 @@ def test_softmax_gets_better_with_the_inverse_temperature():
         return trace.first_difference(reference) or 200
 
     assert first(1e2) < first(1e6) < first(1e10) < first(1e13)
+
+
+def test_a_tenth_of_the_sufficient_inverse_temperature_runs_the_machines_and_a_hundredth_does_not():
+    sufficient = 0.75 * 120**5 * (120 * math.log(2) + 6 * math.log(120))
+
+    def agreements(beta: float) -> list[float]:
+        return [
+            run.trace(arithmetic="float64", score="softmax", inverse_temperature=beta).agreement(
+                run.reference
+            )
+            for run in rewriting_runs(generator(), 120)
+        ]
+
+    assert min(agreements(sufficient / 10)) == 1
+    assert min(agreements(sufficient / 100)) < 1
+    evidence, control = precision.softmax.run(0)
+    assert evidence.verdict == "consistent"
+    # the exponent of the weight of the other keys is proportional to the inverse temperature
+    assert control.value == pytest.approx(evidence.value / 2, rel=0.01)
 
 
 def test_an_overflow_ends_the_run():

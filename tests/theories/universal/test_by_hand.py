@@ -2,6 +2,9 @@
 unequal size.
 """
 
+import re
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +12,7 @@ import torch
 from transformer_theory import universal
 from transformer_theory.core.metric import Activations
 from transformer_theory.theories.universal import ladder
+from transformer_theory.theories.universal.claims import codes
 from transformer_theory.theories.universal.in_networks import DISTANCE, IN_NETWORKS, SHARE, same_inputs
 
 GROUP = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 3])  # the last one has a single member
@@ -139,3 +143,26 @@ def test_inputs_are_equal_up_to_a_share_of_the_largest_entry_of_all(size: float)
     x = size * torch.tensor([[-1.0, 0.5], [-1.0, 0.50001], [-1.0, 0.502], [0.1, 0.5], [0.10001, 0.5]])
     assert same_inputs(x).tolist() == [0, 0, 1, 2, 2]
     assert len(same_inputs(torch.zeros(3, 2)).unique()) == 1
+
+
+def test_the_error_of_an_exact_network_is_zero_for_every_norm():
+    network = universal.UniversalApproximator(lambda x: torch.zeros_like(x), n=2, d=1, delta=0.5).fit()
+    assert [network.error(p, samples=50) for p in (1, 2, 7.5, np.inf)] == [0.0] * 4
+
+
+@pytest.mark.parametrize("entry", [-1, 3])
+def test_one_entry_outside_of_the_grid_is_refused(entry: int):
+    mapping = universal.ContextualMapping(1, 2, Fraction(1, 3))
+    with pytest.raises(ValueError, match=re.escape("integers in [0, 3)")):
+        mapping.embed([[2], [entry]])
+
+
+def test_the_control_of_the_global_factor_has_the_factor_of_theorem_2():
+    """k^((n + 1) d) for the size that a seed draws; each of the four sizes has another one."""
+    factors = {k ** ((n + 1) * d) for k, d, n in ((5, 1, 3), (2, 1, 4), (2, 1, 5), (3, 1, 5))}
+    assert factors == {625, 32, 64, 729}
+    seen = {
+        codes.global_factor.function(torch.Generator().manual_seed(seed), of_theorem_2=True).detail["factor"]
+        for seed in range(12)
+    }
+    assert seen == factors

@@ -16,7 +16,7 @@ from transformer_theory.core.statistics import permutations
 from transformer_theory.core.table import collect
 from transformer_theory.data import TokenData
 from transformer_theory.theories import vision
-from transformer_theory.theories.vision import in_networks, ladder, on_data
+from transformer_theory.theories.vision import in_networks, ladder, learning, on_data, relevance
 from transformer_theory.theories.vision.association import group_ranking
 
 
@@ -339,3 +339,63 @@ def test_the_mass_on_relevant_keys_is_the_mean_over_queries():
     weights, relevant = rng.dirichlet(np.ones(4), size=(3, 5)), rng.random((3, 4)) < 0.5
     found = vision.attention_mass(torch.from_numpy(weights), torch.from_numpy(relevant))
     assert found.tolist() == pytest.approx([np.mean(w[:, r].sum(1)) for w, r in zip(weights, relevant)])
+
+
+def test_attention_to_another_group_is_that_to_the_next_one():
+    """Three groups of two; the last attends to the first."""
+    groups = np.array([2, 0, 1, 0, 2, 1])
+    expected = [[float(groups[j] == (groups[i] + 1) % 3) / 2 for j in range(6)] for i in range(6)]
+    assert vision.other_group_attention(torch.from_numpy(groups)).tolist() == expected
+
+
+def test_rungs_train_positional_attention_as_their_names_say(monkeypatch):
+    seen = []
+
+    def known(data, **settings):
+        settings.pop("generator")
+        seen.append(settings)
+        weights = torch.full((data.patches, data.patches), 1 / data.patches)
+        return SimpleNamespace(model=SimpleNamespace(weights=lambda: weights), accuracy=0.5)
+
+    monkeypatch.setattr(ladder, "train_patches", known)
+    rungs = [rung for rung in ladder.LADDER.rungs if rung.measure.func is ladder.trained]
+    for rung in rungs:
+        mass_row, *_ = rung.measure(generator())
+        assert mass_row.value == pytest.approx((ladder.DATA.group - 1) / (ladder.DATA.patches - 1))
+    common = {"optimiser": "adam", "steps": 800, "diagonal": True, "spread": 0.1}
+    assert dict(zip([rung.name for rung in rungs], seen)) == {
+        "P P^T, trained": common | {"rank": ladder.DATA.patches, "stored": 0, "decay": 0.0},
+        "free A": common | {"rank": 0, "stored": 0, "decay": 0.0},
+        "AdamW, 1,024 images": common | {"rank": 0, "stored": 1024, "decay": 0.01},
+    }
+
+
+@pytest.mark.parametrize("stored", [0, 7])
+def test_batches_are_drawn_by_the_generator_alone(stored: int):
+    """Of new images, or with replacement from those that are stored."""
+    data = vision.SpatialPatchData(patches=6, group=2, dim=3)
+    w, batches = data.direction(generator(1)), []
+    for seed in (10, 11):
+        torch.manual_seed(seed)
+        stream = learning._stream(data, w, 5, stored)(generator(2))
+        batches.append([next(stream) for _ in range(3)])
+    for first, second in zip(*batches):
+        for name in ("patches", "labels", "active"):
+            assert torch.equal(getattr(first, name), getattr(second, name))
+    images = torch.cat([batch.patches for batch in batches[0]]).flatten(1)
+    assert len(images) == 15
+    assert len(images.unique(dim=0)) == 15 if not stored else len(images.unique(dim=0)) <= 7
+
+
+@pytest.mark.parametrize(("lowest", "refused"), [(-1, True), (1, False)])
+def test_labels_from_zero_on_have_a_relevant_share(lowest: int, refused: bool):
+    """Measured images need not contain all classes."""
+    ids, labels = torch.tensor([[0, 1], [1, 1], [0, 0]]), torch.tensor([0, 1, 2])
+    posteriors = relevance.word_posteriors(ids, labels, words=2, classes=3)
+    measured = torch.tensor([lowest, 2, 2])
+    if refused:
+        with pytest.raises(ValueError, match="must fit"):
+            vision.relevant_share(posteriors, ids, measured, threshold=0.1)
+    else:
+        share = vision.relevant_share(posteriors, ids, measured, threshold=-100.0)
+        assert share == 1.0

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from ...core.claims import Measured, but, claim
+from ...core.claims import BOUND, NEAR, Measured, but, claim
 from ...core.errors import NotConverged
 from ...core.sources import Source
 from .curve import certificate, decode, information_bottleneck, iterate, log_likelihood, point, random_joint
@@ -42,6 +42,7 @@ def random_encoder(x: int, z: int, generator: Generator) -> Float[Tensor, "x z"]
     "bottleneck/optimality",
     measures="largest log S over a grid of decoders",
     at_most=1e-6,
+    margin=BOUND,
     source=Source("lindsay1983geometry", status="own"),
     assumptions=(DISCRETE, "Y is binary, so that a grid of 4,001 decoders covers all of them"),
     control=but("takes the fixed point from a random encoder with two code words", random=True),
@@ -306,6 +307,7 @@ def gaussian(generator: Generator, *, dim: int = 3) -> float:
     "bottleneck/bias",
     measures="distance of the mean from the formula, relative to it",
     at_most=0.1,
+    margin=NEAR,
     source=Source("miller1955note", "pp. 95-100", "second-hand"),
     assumptions=("n = 400 samples of uniform independent variables of 8 and 5 values",),
     control=but("leaves the correction out", corrected=False),

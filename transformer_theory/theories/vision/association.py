@@ -63,8 +63,8 @@ def group_attention(groups: Int[Tensor, " D"], *, own: bool = True) -> Float[Ten
 
 @converted(int64=("groups",))
 def other_group_attention(groups: Int[Tensor, " D"]) -> Float[Tensor, "D D"]:
-    """Returns :func:`group_attention` with its rows moved by one group, so that each patch attends to a group
-    that is not its own.
+    """Returns :func:`group_attention` with its rows moved by one group: each patch attends to the next group,
+    and those of the last group to the first.
     """
     size = check_groups(groups)
     order = torch.argsort(groups, stable=True)

@@ -268,6 +268,7 @@ def _contradicted(generator: torch.Generator) -> Measured:
     "attention_svm/norm-diverges",
     measures="norm of W after twice as many normalised steps, relative to that before",
     at_least=1.8,
+    margin="the ratio is 2 for a norm that grows with the steps and 1 for one that converges",
     source=SOURCE,
     assumptions=(
         "decreasing smooth loss (logistic); normalised steps",

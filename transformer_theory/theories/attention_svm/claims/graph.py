@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ....core.claims import Measured, but, claim
+from ....core.claims import NEAR, Measured, but, claim
 from ....core.errors import NotConverged
 from ....core.sources import Source
 from ....maths.linalg import cosine
@@ -115,6 +115,7 @@ def _other_labels(generator: torch.Generator) -> Measured:
     "attention_svm/graph-direction",
     measures="1 - cosine of the part outside S_fin to the Graph-SVM direction",
     at_most=THRESHOLD,
+    margin=NEAR,
     source=SOURCE,
     assumptions=ASSUMPTIONS,
     control=but(

@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ....core.claims import Measured, but, claim
+from ....core.claims import NEAR, Measured, but, claim
 from ....core.sources import Source
 from ....maths.linalg import cosine
 from ..builders import prompt
@@ -162,6 +162,7 @@ def _one_margin_less(generator: torch.Generator) -> Measured:
     "attention_svm/joint-tight",
     measures="1 - cosine of the prompt to p_mm",
     at_most=THRESHOLD,
+    margin=NEAR,
     source=SOURCE,
     assumptions=("every input is a support vector of the head, with a multiplier above 0.05", *COMMON),
     control=but("The target requires no margin of one of the support vectors.", _one_margin_less),
@@ -216,6 +217,7 @@ def _is_between(targets: JointTargets) -> bool:
     "attention_svm/joint-equal-steps",
     measures="1 - cosine of the prompt to p_eq",
     at_most=THRESHOLD,
+    margin=NEAR,
     source=SETTING,
     assumptions=(
         "the margins of $p_{eq}$ are above 0.1, and its cosine to $p_{relax}$ is below 0.97",

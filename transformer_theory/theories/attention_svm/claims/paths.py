@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from ....core.claims import Measured, but, claim
+from ....core.claims import NEAR, Measured, but, claim
 from ....core.sources import Source
 from ....maths.linalg import cosine
 from ..builders import constraints
@@ -153,6 +153,7 @@ def _factored(instance: Instance, generator: torch.Generator) -> RegularisationP
     "attention_svm/factored-regularisation-path",
     measures="half the squared distance at radius 100, relative to the squared Frobenius norm of the limit",
     at_most=PATH_THRESHOLD,
+    margin=NEAR,
     source=SOURCE,
     assumptions=(
         *PATH_ASSUMPTIONS,

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from ....core.claims import Measured, but, claim
+from ....core.claims import NEAR, Measured, but, claim
 from ....core.sources import Source
 from ..builders import prompt
 from ..dynamics import LINEAR, LOGISTIC, Loss, normalised_descent, start
@@ -112,6 +112,7 @@ def prompt_local_selection(generator: torch.Generator, *, scores: tuple[float, .
     measures="larger of the distance of the second coordinate from its limit and 1 - cosine to (1, 0), "
     "over four C between 2 and 8",
     at_most=1e-3,
+    margin=NEAR,
     source=SOURCE,
     assumptions=(
         "checked for the logistic loss; normalised steps from $p = 0$",

@@ -4,7 +4,7 @@ attention.
 
 import torch
 
-from ....core.claims import Measured, but, claim
+from ....core.claims import NEAR, Measured, but, claim
 from ....core.sources import Source
 from ....maths.linalg import cosine
 from ..builders import self_attention, sequence_to_sequence
@@ -89,6 +89,7 @@ def sequence_direction(generator: torch.Generator, *, positions: tuple[int, ...]
     "attention_svm/self-attention-direction",
     measures="1 - cosine to the max-margin direction",
     at_most=THRESHOLD,
+    margin=NEAR,
     source=SOURCE,
     assumptions=("the query of each input is its second token", *ASSUMPTIONS),
     control=but("The constraints have the first token of each input as query.", position=0),

@@ -109,13 +109,15 @@ def length(generator: Generator, *, bounds: tuple[ChainTask, ...] = SMALL + LARG
     source=OWN,
     assumptions=(
         "hard-max attention, exact arithmetic (integers in float64)",
+        "scores, gates and masks that depend on places alone are given as functions of the place",
         "n from 10 to 40 numbers below n",
     ),
     control=but("empty symbols in place of the chain", filler=True),
 )
 def written(generator: Generator, *, filler: bool = False) -> Measured:
     r"""A decoder of two layers with written weights generates the chain $d_1 \dots d_n$ and the length of the
-    longest increasing subsequence $\max_i d_i$, for every n: its depth does not grow.
+    longest increasing subsequence $\max_i d_i$. Its depth does not grow with n; its width does, since each
+    place and each number has a coordinate of its own.
     """
     n = 10 + draw(generator, 31)[0]
     task = LIS(n, n)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Generator
 
-from ....core.claims import Measured, but, claim
+from ....core.claims import NEAR, Measured, but, claim
 from ....core.sources import Source
 from ..arithmetic import Arithmetic
 from ..dynamic import LIS
@@ -85,6 +85,7 @@ def _gap(generator: Generator, *, setting: Setting, mode: Mode) -> Measured:
     measures="accuracy with the chain after 1,000 steps minus accuracy without, at equal steps or equal "
     "compute, the better",
     at_least=0.5,
+    margin=NEAR,
     source=Source("feng2023towards", "Theorems 3.1 and 3.3", "second-hand"),
     assumptions=SETTING,
     control=but(
@@ -111,6 +112,7 @@ SEQUENCES = Setting(LIS(30, 12), 2000, 300, Recipe(dim=32))
     measures="accuracy with the chain after 2,000 steps minus accuracy without, at equal steps or equal "
     "compute, the better",
     at_least=0.1,
+    margin=NEAR,
     source=Source("feng2023towards", "Theorem 4.7", "second-hand"),
     assumptions=(
         "a decoder of two layers, width 32, 4 heads, pre-norm; AdamW, rate 0.003, batches of 64",
@@ -136,6 +138,7 @@ def gap_subsequences(generator: Generator, *, mode: Mode = "chain") -> Measured:
     "chain_of_thought/reads-its-chain",
     measures="accuracy of the answer if the right chain is given",
     at_least=0.95,
+    margin=NEAR,
     source=OWN,
     assumptions=SETTING,
     control=but("the chain of another question is given", shift=1),

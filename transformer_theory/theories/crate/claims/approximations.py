@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ....core.claims import Measured, but, claim
+from ....core.claims import NEAR, Measured, but, claim
 from ....core.sources import Source
 from ....maths.linalg import orthonormalise
 from ....models.crate.compression import coordinates
@@ -195,6 +195,7 @@ def tweedie(generator: torch.Generator, *, over_tokens: bool = False) -> Measure
     "crate/denoiser",
     measures="squared error over that of the best estimate that knows the subspace of every token",
     at_most=2.0,
+    margin=NEAR,
     source=Source(
         "yu2023white", "Proposition 1, Eq. (21), App. A.1; Eq. (6) and Approximation 2, Eq. (38)", "own"
     ),

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ....core.claims import Measured, but, claim
+from ....core.claims import BOUND, Measured, but, claim
 from ....core.sources import Source
 from ....maths.linalg import orthonormalise
 from ....models.crate.sparsification import ONE_PRODUCT_TOKENS, curvature, fista_steps, from_tokens, ista_step
@@ -21,6 +21,7 @@ CLOSED_FORM_STEPS = 60
     "crate/ista-descent",
     measures="largest change of the objective over ten steps, in units of L/2 ||Z+ - Z||^2",
     at_most=-1 + ROUNDING,
+    margin=BOUND,
     source=Source("beck2009fast", "", "not found"),
     assumptions=("any dictionary; a non-negative start, here the tokens themselves, as in a layer",),
     control=but(r"three times the step, $\eta = 3/L$", step=3.0),

@@ -41,6 +41,7 @@ def _ratio(model: nn.Module, data: DataParts) -> float:
     "crate/training-compresses",
     measures="R^c after attention of the last layer over the first, mean over three networks",
     at_most=0.9,
+    margin="five trainings; a layer that does not compress has the ratio 1, a tenth above the threshold",
     source=Source("yu2023white", "Section 3.1, Figs. 3, 4; Fig. 5, App. B.2.1", "confirmed"),
     assumptions=(
         "an empirical observation, in the paper of networks of 12 layers on ImageNet, in most cases; "

@@ -122,7 +122,8 @@ def folklore_test(generator: Generator, *, draw: tuple[Callable[[Generator], Pai
     source=OWN,
     assumptions=(
         "three transformers with random weights, two layers, one head; the largest difference counts",
-        "three eigenvectors, of simple eigenvalues; all pairs of nodes are tokens",
+        "three eigenvectors; pairs are drawn again until the lowest four eigenvalues of both lie .01 apart",
+        "all pairs of nodes are tokens",
         "two random 2-lifts, of 12 nodes, of one irregular graph",
     ),
     control=but("the second graph is the first with its nodes in another order", isomorphic=True),

@@ -3,7 +3,7 @@
 import torch
 from torch import Generator, Tensor
 
-from ....core.claims import but, claim
+from ....core.claims import NEAR, but, claim
 from ....core.sources import Source
 from ....models.attention import attend
 from ..descent import LinearAttentionGD, plus_plus_answers
@@ -143,6 +143,7 @@ def softmax(generator: Generator, *, scale: float = 1.0) -> float:
     "in_context/first-order",
     measures="error of this sum, relative to the attention without the mean of the values",
     at_most=0.05,
+    margin=NEAR,
     source=Source(DAI, status="own"),
     assumptions=("scores of standard deviation .02: 4 channels, scale .01, 16 keys",),
     control=but("scores a hundred times larger", scale=1.0),

@@ -7,7 +7,7 @@ from functools import lru_cache
 import torch
 from torch import Generator
 
-from ....core.claims import Measured, but, claim
+from ....core.claims import BOUND, NEAR, Measured, but, claim
 from ....core.sources import Source
 from ..learning import ACCURACY, chain_curves, formation, passed
 from ..scores import PREFIX
@@ -37,6 +37,7 @@ def _formed(layers: int, seed: int) -> Measured:
     "induction/formation",
     measures="smaller of accuracy / .99 and prefix matching / .95, at the best of the steps measured",
     at_least=1.0,
+    margin=BOUND,
     source=Source(OLSSON, "Argument 1", "own"),
     assumptions=(REPEATED, "measured every 50 steps"),
     control=but("one layer", layers=1),
@@ -53,6 +54,7 @@ def heads_form(generator: Generator, *, layers: int = 2) -> Measured:
     "induction/two-layers-bigram",
     measures="share of the gap of the losses that is closed",
     at_least=0.6,
+    margin=NEAR,
     source=Source(EDELMAN, status="own"),
     assumptions=(CHAINS,),
     control=but("one layer", layers=1),

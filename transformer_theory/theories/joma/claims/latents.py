@@ -5,7 +5,7 @@ before training.
 import torch
 from torch import Generator
 
-from ....core.claims import Measured, but, claim
+from ....core.claims import BY_CHANCE, Measured, but, claim
 from ....core.sources import Source
 from ....models.embedding import build
 from ..block import Exponential, gaussian_block
@@ -63,6 +63,7 @@ def tree_co_occurrence(generator: Generator, *, power: int = 2) -> float:
     measures="largest distance of the frequency from the probability over 31 leaves, in draws and in "
     "contexts, in standard errors",
     at_most=5.0,
+    margin=BY_CHANCE,
     source=OWN,
     assumptions=(EQUAL_EDGES, "draws are independent"),
     control=but("uses the kinship of the leaf 16 places further on", shift=16),
@@ -125,6 +126,9 @@ def near_relatives_first(generator: Generator, *, sibling_rate: float = 1.0) -> 
     "joma/recovery-untrained",
     measures="recovery of the lowest latents by the first layer of an untrained network",
     at_least=0.85,
+    margin=(
+        "a correlation ends at 1; in terms of 1 - correlation the control is 2.7 times the threshold of .15"
+    ),
     source=Source("tian2024joma", "Table 1", "own"),
     assumptions=(
         "C = 20 classes, 10 and 20 latents, sets of 2, M = 100, L = 30",

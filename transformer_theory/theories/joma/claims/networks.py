@@ -8,7 +8,7 @@ import torch
 from torch import Generator
 from torch.nn import functional
 
-from ....core.claims import Measured, but, claim
+from ....core.claims import NEAR, Measured, but, claim
 from ....core.sources import Source
 from ....maths.linalg import stable_rank
 from ....models.embedding import build
@@ -24,6 +24,7 @@ UNITS, CLASSES, HIERARCHIES = 400, 20, 100
     "joma/recovery-by-chance",
     measures="distance of the recovery, mean over 100 hierarchies, from this level",
     at_most=0.008,
+    margin=NEAR,
     source=Source("tian2024joma", "Table 1", "own"),
     assumptions=(
         "400 independent units, 20 classes, the lowest latents of the smaller setting of Table 1",
@@ -91,6 +92,7 @@ def repeated_padding(generator: Generator, *, repeated: bool = True) -> float:
     "joma/gaussian-stable-rank",
     measures="largest relative distance from the mean of 400 draws",
     at_most=0.03,
+    margin=NEAR,
     source=Source("johnstone2001distribution", status="own"),
     assumptions=("64 x 16 and 48 x 32 matrices of independent normal entries",),
     control=but(r"uses the limit of large matrices, $mn / (\sqrt m + \sqrt n)^2$", finite=False),

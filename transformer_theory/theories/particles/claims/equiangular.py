@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Generator, Tensor
 
-from ....core.claims import Measured, but, claim
+from ....core.claims import NEAR, Measured, but, claim
 from ....core.sources import Source
 from ..clusters import mean_cosine
 from ..dynamics import attention, flow, softmax_field, unnormalised_field
@@ -103,7 +103,7 @@ def two_tokens(generator: Generator, *, n: int = 2) -> float:
 @claim(
     "particles/consensus-rate",
     measures="largest relative distance of the two rates from the prediction",
-    at_most=0.01,
+    at_most=0.002,
     source=OWN,
     assumptions=(
         "10 tokens within about .02 of one direction in each coordinate",
@@ -133,6 +133,10 @@ def consensus_rate(generator: Generator, *, swapped: bool = False) -> Measured:
     measures="largest ratio of 1 - g to the estimate, 80 times; and of the estimate at t_0 to 1/2, or "
     "1/2 to it",
     at_most=1 + 1e-12,
+    margin=(
+        "the bound is attained at the start, so the measured ratio is 1; the control is the instance "
+        "of the correction, where the printed bound fails by 2.6 per cent"
+    ),
     source=Source("geshkovski2025mathematical", "App. D", "second-hand"),
     assumptions=("2 to 32 tokens", "beta uniform in [0, 2]", "times in [t_0, t_0 + 10]"),
     control=but(r"time 0, two tokens, $\beta$ below .02", early=True),
@@ -191,6 +195,7 @@ def high_dimension(generator: Generator, *, common: float = 0.0) -> Measured:
     "particles/separation-time",
     measures="distance of the slope of log(beta T), beta = 8 to 12, from 1 - g_0",
     at_most=0.05,
+    margin=NEAR,
     source=DYNAMIC,
     assumptions=("g_0 uniform in [0, .4]", "T: when the cosine reaches .9"),
     control=but("USA, whose speed grows with beta", normalised=False),

@@ -5,7 +5,7 @@ shared contents do.
 import torch
 from torch import Generator, Tensor
 
-from ....core.claims import Measured, but, claim
+from ....core.claims import BY_CHANCE, Measured, but, claim
 from ....core.measurement import Measurement
 from ....core.metric import Activations
 from ....core.sources import Source
@@ -31,6 +31,7 @@ def _tokens(generator: Generator, *, shared: float, sequences: int = SEQUENCES) 
     "particles/positions-are-no-clusters",
     measures="distance of D from the mean of 99 null draws, standard deviations",
     at_most=4.5,
+    margin=BY_CHANCE,
     source=OWN,
     assumptions=("200 sequences of 8 Gaussian tokens, 16 dimensions, independent between positions",),
     control=but("a tenth of the contents is common to a sequence", shared=0.1),
@@ -77,6 +78,7 @@ def other_positions(generator: Generator, *, other: bool = True) -> Measured:
     "particles/missing-tokens",
     measures="distance of the mean of D over 40 sets from 0, standard errors",
     at_most=4.5,
+    margin=BY_CHANCE,
     source=OWN,
     assumptions=(
         "24 sequences of 8 tokens, nine tenths of the first or of the second half missing",
@@ -116,7 +118,7 @@ def missing_tokens(generator: Generator, *, pooled: bool = False) -> Measured:
 @claim(
     "particles/share-of-contents",
     measures="distance of the share from that of the contents",
-    at_most=0.05,
+    at_most=0.03,
     source=OWN,
     assumptions=(
         "positions of four times the variance of the contents, of about one length",
@@ -125,8 +127,10 @@ def missing_tokens(generator: Generator, *, pooled: bool = False) -> Measured:
     control=but("D itself", scaled=False),
 )
 def share_of_contents(generator: Generator, *, scaled: bool = True) -> Measured:
-    """$D$ divided by its largest value is the share of the contents' variance that a sequence has
-    in common.
+    """$D$ divided by its largest value is the share of the contents' variance that a sequence has in common,
+    in the limit of many dimensions and if positions have one length. It is smaller in few dimensions: shares
+    of .2, .5 and .8 are measured as $.15$, $.39$ and $.62$ in 4 dimensions, and as $.14$, $.36$ and $.58$ if
+    the positions are Gaussian.
     """
     shared = 0.2 + 0.6 * float(torch.rand((), generator=generator))
     own, common = torch.randn(2, SEQUENCES, POSITIONS, 128, generator=generator, dtype=torch.float64)
@@ -140,7 +144,7 @@ def share_of_contents(generator: Generator, *, scaled: bool = True) -> Measured:
 @claim(
     "particles/size-of-positions",
     measures="relative change of the share",
-    at_most=0.1,
+    at_most=0.005,
     source=OWN,
     assumptions=(
         "256 dimensions; all positions have one length",
@@ -149,8 +153,8 @@ def share_of_contents(generator: Generator, *, scaled: bool = True) -> Measured:
     control=but("D itself, which falls", share=False),
 )
 def size_of_positions(generator: Generator, *, share: bool = True) -> Measured:
-    """$D$ over its largest value does not change if the positions of the same contents become three times as
-    large.
+    """In the limit of many dimensions $D$ over its largest value does not change if the positions of the same
+    contents become three times as large.
     """
     own, common = torch.randn(2, SEQUENCES, POSITIONS, 256, generator=generator, dtype=torch.float64)
     places, contents = uniform((POSITIONS, 256), generator) * 256**0.5, 0.6 * common[:, :1] + 0.8 * own
@@ -163,6 +167,7 @@ def size_of_positions(generator: Generator, *, share: bool = True) -> Measured:
     "particles/mixing",
     measures="distance of D from the mean over 49 exchanges of tokens, standard deviations",
     at_most=4.5,
+    margin=BY_CHANCE,
     source=OWN,
     assumptions=(
         "200 sequences of 8 tokens, independent between positions",

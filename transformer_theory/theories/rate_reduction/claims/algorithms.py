@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from ....core.claims import Measured, but, claim
+from ....core.claims import NEAR, Measured, but, claim
 from ....core.sources import Source
 from ....maths.linalg import orthonormalise
 from ....metrics.coding import segmented_coding_length, unit_norm
@@ -150,6 +150,7 @@ def subspaces_compress(generator: Generator, *, subspaces: bool = True) -> Measu
     "rate_reduction/merging-finds-subspaces",
     measures="share of samples in the group of their subspace",
     at_least=RECOVERED_SHARE,
+    margin=NEAR,
     source=Source("ma2007segmentation", status="second-hand"),
     assumptions=AROUND_SUBSPACES,
     control=but("draws all groups from one subspace", subspaces=False),

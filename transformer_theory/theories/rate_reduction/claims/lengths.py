@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from ....core.claims import Measured, but, claim
+from ....core.claims import BOUND, Measured, but, claim
 from ....core.sources import Source
 from ....metrics.coding import centred_coding_length, coding_length, segmented_coding_length
 
@@ -70,6 +70,7 @@ def excess_bits(generator: Generator, *, unit: float = 1.0) -> Measured:
     "rate_reduction/coding-length-of-a-mean",
     measures="largest error of the formula for the bits saved, in units of its bound",
     at_most=1.0,
+    margin=BOUND,
     source=LENGTHS,
     assumptions=("the second moment of the deviations has full rank",),
     control=but("counts the mean as one number instead of d", dimensions=False),

@@ -10,7 +10,7 @@ perspective of that concave function. Source: :cite:t:`yu2020learning`, :cite:t:
 import torch
 from torch import Generator, Tensor
 
-from ....core.claims import Measured, but, claim
+from ....core.claims import BOUND, Measured, but, claim
 from ....core.sources import Source
 from ....maths.linalg import orthonormalise
 from ....metrics.coding import (
@@ -120,6 +120,7 @@ def _equal_moments_control(generator: Generator) -> Measured:
     measures="smallest of: the rate reduction over its lower bound; its upper bound over it; at equal "
     "moments, 1e-12 nats over it",
     at_least=1.0,
+    margin=BOUND,
     source=Source("yu2020learning", "", "own"),
     assumptions=(
         "each sample belongs to one class",

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from ....core.claims import Measured, but, claim
+from ....core.claims import NEAR, Measured, but, claim
 from ....core.sources import Source
 from ..closed_form import B, gamma, printed_B, scanning_time
 from ..dynamics import Weights, gradient_descent, population
@@ -374,6 +374,7 @@ def weak_overlap_logit(generator: Generator, *, products: float = 1e4) -> Measur
     "scan_snap/scanning-time",
     measures="relative distance of the time of the largest gamma to t0'",
     at_most=0.25,
+    margin=NEAR,
     source=Source(PAPER, "Thm. 1(b)", "own"),
     assumptions=("the decoder follows Lemma 3", "equal shares", r"$M \ge 100$"),
     control=but("counts all steps in the decoder's gain, not the steps of one class", share=False),

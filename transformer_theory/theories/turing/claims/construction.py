@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from torch import Generator
 
-from ....core.claims import Measured, but, claim
+from ....core.claims import BOUND, Measured, but, claim
 from ....core.sources import Source
 from ..construction import PerezTransformer, compile_machine, without_normal_form
 from ..machine import TuringMachine
@@ -80,6 +80,7 @@ def without_tie_break(transformer: PerezTransformer) -> PerezTransformer:
     "turing/latest-visit",
     measures="smallest gap between the two best scores, times (i + 1)^5",
     at_least=float(GAP),
+    margin=BOUND,
     source=SETTING,
     assumptions=(
         NORMAL_FORM,

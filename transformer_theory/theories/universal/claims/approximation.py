@@ -80,8 +80,12 @@ def rate(generator: Generator, *, attention: AttentionLayers = "all") -> Measure
 
 @claim(
     "universal/rate-equivariant",
-    measures=r"distance of the exponent of the $L^1$ error between $\delta = 1/8$ and $1/32$ from 1",
-    at_most=0.25,  # without positions the uncovered cubes make the exponent vary more
+    measures=r"distance of the exponent of the $L^1$ error between $\delta = 1/12$ and $1/48$ from 1",
+    at_most=0.2,  # without positions the uncovered cubes make the exponent vary more
+    margin=(
+        "the threshold lies between the exponents of single draws and the control; the exponent tends"
+        " to 1 only as the cubes shrink"
+    ),
     source=Source("yun2020transformers", "Theorem 2 (existence)", "own"),
     assumptions=(
         "a smooth permutation-equivariant function of three tokens, d = 1",
@@ -91,11 +95,12 @@ def rate(generator: Generator, *, attention: AttentionLayers = "all") -> Measure
     control=but("leaves out the attention layers, so that each token has its mean value", attention="none"),
 )
 def rate_equivariant(generator: Generator, *, attention: AttentionLayers = "all") -> Measured:
-    r"""Without positions the $L^1$ error of a smooth permutation-equivariant function falls like $\delta$ as
-    well for d = 1, although a share of $\binom n2 \delta^d$ of the cubes is not covered. (The paper shows
-    that some network comes within any $\varepsilon$; it states no rate.)
+    r"""Without positions, too, the $L^1$ error of a smooth permutation-equivariant function falls like
+    $\delta$ in the limit of small $\delta$ if d = 1, although a share of up to $\binom n2 \delta^d$ of the
+    cubes is not covered: that share is of order $\delta$ itself. (The paper shows that some network
+    comes within any $\varepsilon$; it states no rate.)
     """
-    return _slope(generator, (8, 32), equivariant=True, attention=attention)
+    return _slope(generator, (12, 48), equivariant=True, attention=attention)
 
 
 CLAIMS = (constant, rate, rate_equivariant)

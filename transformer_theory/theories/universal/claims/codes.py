@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Generator
 
-from ....core.claims import Measured, but, claim
+from ....core.claims import BOUND, Measured, but, claim
 from ....core.sources import Source
 from ..grids import collisions, column_codes, contexts, excluded_share, has_distinct_tokens
 from ..layers import run
@@ -125,6 +125,7 @@ def decoding(generator: Generator, *, decreasing: bool = False) -> Measured:
     "universal/windows",
     measures="smallest difference between the codes of successive tokens, over all grids, in units of delta",
     at_least=1,
+    margin=BOUND,
     source=Source("yun2020transformers", "sketch after Theorem 3", "second-hand"),
     assumptions=(GRID, listed(WITH_POSITIONS)),
     control=but(r"adds $(j-1)\,\delta$ in place of $j - 1$", positions="steps"),

@@ -239,9 +239,10 @@ def estimate(
     rows = _longest(inputs, labels)
     device = device_of(model)
     chosen = {"special_ids": special_ids, "grid": grid}
+    last: list[Metric] = []  # metrics with the states of the last pass
 
     def measured(n: int, draws: int, metrics: Callable[[], Sequence[Metric]] = metrics) -> "_Laps":
-        """The states of the metrics stay in ``laps.metrics``."""
+        last.clear()
         part = rows[:n]
         classes = None if labels is None else labels[part.to(labels.device)]
         for attention in (True, False):
@@ -256,7 +257,7 @@ def estimate(
                     laps.lap()
             except NoAttention:
                 continue
-            laps.metrics = found
+            last[:] = found
             return laps
         name = type(model).__name__
         raise ValueError(
@@ -280,8 +281,7 @@ def estimate(
     n = 2 if seconds <= patience and min(len(rows), fitting) >= 2 else 1
     many = one if n == 1 else measured(n, 0)
     total = count(inputs)
-    most = _doubled(many.metrics, n, total, memory) if total <= DOUBLED else (math.inf, math.inf)
-    one.metrics = many.metrics = ()
+    most = _doubled(last, n, total, memory) if total <= DOUBLED else (math.inf, math.inf)
     drawn = measured(n, draws) if draws else many
     some = many if tested is None else measured(n, 0, tested)
     forward = plain(1), plain(n)
@@ -394,7 +394,6 @@ class _Laps:
         device: device of the network.
 
     Attributes:
-        metrics: the metrics that were measured.
         seconds: of each step.
         peaks: largest number of bytes in each step, above those at the start of the block.
         ends: bytes at the end of each step, above those at the start.
@@ -402,7 +401,6 @@ class _Laps:
 
     def __init__(self, device: torch.device):
         self.device = device
-        self.metrics: Sequence[Metric] = ()
         self.seconds: list[float] = []
         self.peaks: list[float] = []
         self.ends: list[float] = []

@@ -292,8 +292,8 @@ def _fresh(record: Document) -> str:
     detected, total = counts["claims"] + counts["tests"], counts.total()
     return (
         f"Of {total} others (seed {record['seed']}), against which no test was written, claims detect "
-        f"{counts['claims']} and tests {counts['tests']}: {_share(detected, total)}; the rest was not examined "
-        "for equivalent ones."
+        f"{counts['claims']} and tests {counts['tests']}: {_share(detected, total)}; the rest was not "
+        "examined for equivalent ones."
     )
 
 

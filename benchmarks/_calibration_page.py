@@ -7,9 +7,10 @@ from typing import Any
 from transformer_theory.core.format import counted, p_value
 from transformer_theory.core.judgement import HEADLINES, Judged, judge
 from transformer_theory.core.measurement import Measurement, Null
-from transformer_theory.core.statistics import LEVEL, clopper_pearson, over_seeds
+from transformer_theory.core.statistics import LEVEL, over_seeds
 from transformer_theory.theories import list_theories
 
+from ._network_page import network_parts, of, table, too_many
 from ._planted import CORRELATED, CORRELATION, NOISE
 
 Found = Mapping[str, Any]
@@ -107,25 +108,6 @@ def power(record: Found, size: str, others: Sequence[Sequence[Measurement]]) -> 
         for number, each in enumerate(every)
     ]
     return len(every), sum(p_of(each) <= LEVEL for each in every), outcomes.count("as predicted")
-
-
-def of(count: int, n: int) -> str:
-    """Formats a count with its exact interval: ``"3 of 64 (.01 to .13)"``."""
-    if not n:
-        return "–"
-    low, high = (f"{float(end):.2f}".removeprefix("0") for end in clopper_pearson(count, n))
-    return f"{count} of {n} ({low} to {high})"
-
-
-def too_many(count: int, n: int) -> bool:
-    """Returns whether the exact interval of a share lies above 5 %."""
-    return bool(n) and float(clopper_pearson(count, n)[0]) > LEVEL
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Returns a Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def page(found: Found) -> str:
@@ -266,7 +248,7 @@ def page(found: Found) -> str:
         "graphs": counted(len(graph_sets), "set"),
         "above": f"{sum(each[0] + each[1] == 0 for each in graph_sets)}",
     }
-    return TEMPLATE.read_text(encoding="utf-8").format(**parts)
+    return TEMPLATE.read_text(encoding="utf-8").format(**parts, **network_parts(found["networks"]))
 
 
 def name_of(record: Found) -> str:

@@ -53,24 +53,27 @@ def noise(kind: str, seed: int, n: int = SEQUENCES) -> TokenData:
     return TokenData(x, labels=labels_of(n, generator), name=kind)
 
 
+def word_laws(kind: str, n: int, generator: Generator) -> Tensor:
+    """Returns the probability of each word in each sequence, up to a factor, ``[n, WORDS]``."""
+    if kind == "Gaussian":
+        return torch.ones(n, WORDS)
+    if kind == "Student t_2":
+        return (1 / torch.arange(1, WORDS + 1)).expand(n, WORDS)
+    if kind == "rank 2":
+        laws = torch.rand(2, WORDS, generator=generator) ** 2
+        weight = torch.rand(n, 1, generator=generator)
+        return weight * laws[0] / laws[0].sum() + (1 - weight) * laws[1] / laws[1].sum()
+    if kind == CORRELATED:
+        own = torch.rand(n, WORDS, generator=generator).argsort(1)[:, :3]
+        return torch.full((n, WORDS), (1 - CORRELATION) / WORDS).scatter(1, own, CORRELATION / 3)
+    raise ValueError(f"unknown noise {kind!r}")
+
+
 def words(kind: str, seed: int, n: int = SEQUENCES) -> TokenData:
     """Returns words of one kind of noise with random next words; word 0 is the query, at the last place."""
     generator = torch.Generator().manual_seed(seed)
-    shape = (n, TOKENS - 1)
-    if kind == "Gaussian":
-        law = torch.ones(n, WORDS)
-    elif kind == "Student t_2":
-        law = (1 / torch.arange(1, WORDS + 1)).expand(n, WORDS)
-    elif kind == "rank 2":
-        laws = torch.rand(2, WORDS, generator=generator) ** 2
-        weight = torch.rand(n, 1, generator=generator)
-        law = weight * laws[0] / laws[0].sum() + (1 - weight) * laws[1] / laws[1].sum()
-    elif kind == CORRELATED:
-        own = torch.rand(n, WORDS, generator=generator).argsort(1)[:, :3]
-        law = torch.full((n, WORDS), (1 - CORRELATION) / WORDS).scatter(1, own, CORRELATION / 3)
-    else:
-        raise ValueError(f"unknown noise {kind!r}")
-    context = 1 + torch.multinomial(law, shape[1], replacement=True, generator=generator)
+    law = word_laws(kind, n, generator)
+    context = 1 + torch.multinomial(law, TOKENS - 1, replacement=True, generator=generator)
     ids = torch.cat([context, torch.zeros(n, 1, dtype=torch.long)], 1)
     labels = labels_of(n, generator)
     tokens = normal(n, TOKENS, DIM, generator=generator)

@@ -10,8 +10,9 @@ import pytest
 import torch
 from scipy.stats import beta, binom
 
-from benchmarks import calibration
+from benchmarks import calibration, network_calibration
 from benchmarks._calibration_page import FAMILY, is_tested, judged, large_families, p_of, page, row_of
+from benchmarks._network_page import found_in
 from benchmarks._planted import (
     CORRELATED,
     CORRELATION,
@@ -24,12 +25,16 @@ from benchmarks._planted import (
     subspaces,
     telling_words,
     twins,
+    word_laws,
     words,
 )
+from benchmarks._planted_networks import PLANTED_IN_NETWORKS, WithContext, inputs, network, one_token
 from benchmarks.calibration import counts, measured
+from benchmarks.network_calibration import alone
 from transformer_theory import compare
-from transformer_theory.comparison.judged import findings
+from transformer_theory.comparison.judged import Quantity, findings
 from transformer_theory.comparison.pooling import aggregate
+from transformer_theory.core.judgement import judge
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.data import TokenData
 from transformer_theory.data.synthetic import noise_like
@@ -249,6 +254,125 @@ def test_a_single_effect_in_a_family_of_the_demo():
         assert {one.outcome for one in others} == {"not significant"}
 
 
+# ---- networks
+
+
+def quantity_of(value: float, draws: tuple[float, ...], kind: str = "equal scale") -> Quantity:
+    row = Measurement("length", "in network", "q", value, nulls=(Null(kind, draws),), side=">=")
+    return Quantity("length", "t", "q", "", (row,), judge([(row, [row])])[0])
+
+
+def test_the_first_nineteen_copies_decide_whether_a_headline_is_alone_beyond_them():
+    """The distance from the mean of all twenty numbers, on either side; later copies do not count."""
+    rng = np.random.default_rng(0)
+    for value in (-9.0, -1.2, 0.1, 0.8, 2.0):
+        draws = rng.standard_t(3, size=40)
+        together = np.array([value, *draws[:19]])
+        distance = np.abs(together - together.mean())
+        expected = (distance[1:] >= distance[0]).sum() + 1
+        assert alone(quantity_of(value, tuple(draws))) == pytest.approx(expected / 20)
+    assert alone(quantity_of(1.0, tuple(draws[:18]))) is None
+    assert alone(quantity_of(1.0, tuple(draws), "another null")) is None
+
+
+def test_headlines_are_alone_beyond_their_copies_in_one_of_twenty():
+    rng = np.random.default_rng(1)
+    found = [alone(quantity_of(x[0], tuple(x[1:]))) for x in rng.standard_t(3, size=(2000, 20))]
+    assert np.mean(np.array(found) <= 0.05) == pytest.approx(0.05, abs=4 * (0.05 * 0.95 / 2000) ** 0.5)
+
+
+def test_noise_of_ids_and_networks_of_noise():
+    """The laws of words: uniform, one over the rank, mixed, and three of their own with nine in ten."""
+    laws = [word_laws(kind, 500, torch.Generator().manual_seed(2)).double() for kind in NOISE]
+    laws = [law / law.sum(1, keepdim=True) for law in laws]
+    assert laws[0].numpy() == pytest.approx(np.full((500, 12), 1 / 12))
+    assert laws[1][0].numpy() == pytest.approx(1 / np.arange(1, 13) / (1 / np.arange(1, 13)).sum())
+    assert torch.linalg.matrix_rank(laws[2], rtol=1e-5) == 2
+    assert laws[3].sort(1).values[:, -3:].sum(1).numpy() == pytest.approx(np.full(500, 0.9 / 0.975), abs=1e-6)
+    for reader, shape in (("tokens", (48, 9, 8)), ("ids", (48, 40))):
+        data, labels = inputs(reader, CORRELATED, 3)
+        assert tuple(data.shape) == shape
+        assert set(labels.tolist()) == {0, 1, 2, 3}
+        one, again, other = (network(reader, seed) for seed in (4, 4, 5))
+        weights = [
+            torch.cat([p.detach().flatten() for p in each.parameters()]) for each in (one, again, other)
+        ]
+        assert torch.equal(weights[0], weights[1])
+        assert not torch.equal(weights[0], weights[2])
+        one(data)
+
+
+def test_effects_that_are_planted_in_networks():
+    """Attention on the class token, logits of ids of the context, and keys that read the token before."""
+    data, _ = inputs("tokens", NOISE[0], 6)
+    masses = []
+    for size in (0.0, 0.5, 2.0):
+        one = one_token(size, 6)
+        x = torch.cat([one.cls_token.expand(48, -1, -1), one.embed(data)], 1) + one.pos_embedding
+        block = one.blocks[0]
+        query, key, _ = block.attention.qkv(block.attention_norm(x)).split(16, -1)
+        scores = query.unflatten(-1, (2, 8)).transpose(1, 2) @ key.unflatten(-1, (2, 8)).permute(0, 2, 3, 1)
+        masses.append(float((scores / 8**0.5).softmax(-1)[..., 0].mean()))
+    assert masses[0] == pytest.approx(0.1, abs=0.03)
+    assert masses[0] < masses[1] < masses[2]
+    assert masses[2] > 0.9
+    ids, _ = inputs("ids", CORRELATED, 6)
+    decoder = network("ids", 7)
+    plain = decoder(ids)
+    raised = WithContext(decoder, before=2.0, seen=0.5)(ids) - plain
+    expected = torch.zeros_like(plain)
+    for n, t in np.ndindex(48, 40):
+        if t:
+            expected[n, t, ids[n, t - 1]] += 2.0
+        for earlier in range(t + 1):
+            expected[n, t, ids[n, earlier]] += 0.5
+    assert torch.allclose(raised, expected, atol=1e-4)
+    effect = next(one for one in PLANTED_IN_NETWORKS if one.theory == "induction")
+    untouched, strong = effect.make(0.0, 8), effect.make(1.0, 8)
+    assert torch.allclose(untouched(ids), reference(untouched, ids), atol=1e-4)
+    assert not torch.allclose(strong(ids), reference(strong, ids), atol=1e-2)
+
+
+def reference(one: torch.nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    """The decoder with its own attention alone."""
+    x = one.embedding(ids) * 4
+    for block in one.blocks:
+        x = x + block.attention.attention(block.attention_norm(x))
+        x = x + block.mlp(block.mlp_norm(x))
+    return one.head(one.norm(x))
+
+
+def test_a_network_with_a_planted_effect():
+    """A large effect is found, and the quantity is that of its theory."""
+    for theory_name in ("chain_of_thought", "induction", "in_context"):
+        effect = next(one for one in PLANTED_IN_NETWORKS if one.theory == theory_name)
+        record = network_calibration.on_planted(effect, effect.sizes[0], 3)
+        assert record["theory"] == theory_name
+        assert found_in(record, headline=False), theory_name
+        assert not found_in({**record, "counts": (0, 1, record["draws"] - 1)}, headline=False)
+
+
+def test_an_interrupted_run_of_networks_goes_on(tmp_path, monkeypatch):
+    done = []
+    blank = {"headlines": [], "others": [], "heads and layers": [], "tokens": []}
+
+    def parts(*sizes):
+        for kind in NOISE:
+            yield f"noise/ids/{kind}/0", lambda kind=kind: done.append(kind) or blank
+
+    monkeypatch.setattr(network_calibration, "parts", parts)
+    journal = tmp_path / "run.jsonl"
+    sizes = {"networks": 1, "planted": 1, "cheap": 1, "say": lambda text: None}
+    network_calibration.run(journal, **sizes)
+    lines = journal.read_text().splitlines()
+    journal.write_text("\n".join(lines[:2]) + "\n")
+    found = network_calibration.run(journal, **sizes)
+    assert done == [*NOISE, *NOISE[1:]]
+    assert {kind: len(records) for kind, records in found["noise"]["ids"].items()} == dict.fromkeys(NOISE, 1)
+    with pytest.raises(ValueError, match="other settings"):
+        network_calibration.run(journal, **sizes | {"networks": 2})
+
+
 # ---- the page
 
 
@@ -303,6 +427,48 @@ def test_the_numbers_of_the_page_by_hand(stored, text):
     line = next(line for line in text.splitlines() if line.startswith("| all |"))
     assert share in line
     assert low <= 0.05
+
+
+def test_the_stored_run_of_networks_is_complete(stored):
+    found = stored["networks"]
+    settings = found["settings"]
+    assert settings["copies"] == 99
+    records = [each for by_kind in found["noise"].values() for each in by_kind.values()]
+    assert {len(each) for each in records} == {settings["networks"]}
+    assert len(records) * settings["networks"] >= 40
+    assert [effect["theory"] for effect in found["planted"]] == [each.theory for each in PLANTED_IN_NETWORKS]
+    without_data = {one.name for one in list_theories() if one.on_data is None}
+    assert without_data <= {each.theory for each in PLANTED_IN_NETWORKS}
+    for effect, planted in zip(found["planted"], PLANTED_IN_NETWORKS):
+        assert list(effect["sizes"]) == [f"{size:g}" for size in planted.sizes]
+        number = settings["planted" if planted.copies else "cheap"]
+        assert {len(each) for each in effect["sizes"].values()} == {number}
+
+
+def test_the_numbers_of_networks_by_hand(stored, text):
+    """In how many networks a headline is called different from chance, and how many lie beyond 19 copies."""
+    networks = [
+        each
+        for by_kind in stored["networks"]["noise"].values()
+        for every in by_kind.values()
+        for each in every
+    ]
+    called = sum(
+        any(
+            one["outcome"] in ("as predicted", "opposite") and one["null"] == "equal scale"
+            for one in each["headlines"]
+        )
+        for each in networks
+    )
+    line = next(line for line in text.splitlines() if line.startswith("| headlines against copies"))
+    assert f"| {called} of {len(networks)} (" in line
+    untested = ("not tested", "not measured", "too few draws")
+    tested = [one for each in networks for one in each["headlines"] if one["outcome"] not in untested]
+    ranks = [one["alone"] for one in tested if one["alone"] is not None]
+    beyond = sum(rank <= 0.0501 for rank in ranks)
+    total = [line for line in text.splitlines() if line.startswith("| all |")][-1]
+    assert f"{beyond} of {len(ranks)} (" in total
+    assert float(beta.ppf(0.025, beyond, len(ranks) - beyond + 1)) <= 0.05
 
 
 def test_families_are_disjoint_and_of_equal_size(stored):

@@ -118,6 +118,21 @@ def test_outliers_their_places_and_their_attention():
     assert found[named_tokens.OUTLIER_SHARE] == pytest.approx(2 / 3)
 
 
+def test_outliers_in_the_last_place_of_sequences_of_several_lengths():
+    """Four of five outliers are last, in the places 8 and 11; one is first."""
+    metric = OutlierTokens()
+    for T, first in ((9, False), (12, True)):
+        norms = torch.ones(2, T, dtype=torch.float64) + 0.01 * torch.arange(T)
+        norms[:, -1] = 7.0
+        norms[0, 0] = 6.0 if first else 1.0
+        metric.update(block(norms[..., None] * torch.tensor([0.8, -0.6], dtype=torch.float64)))
+    found = {row.quantity: row.value for row in metric.compute()}
+    assert found[named_tokens.OUTLIERS] == 5 / 4
+    assert found[named_tokens.OUTLIER_PLACE] == named_tokens.LAST
+    assert found[named_tokens.OUTLIER_SHARE] == pytest.approx(4 / 5)
+    assert named_tokens.OUTLIER_MASS not in found, "no weights are known"
+
+
 def test_a_norm_must_be_large_and_stand_out():
     T = 9
     equal = torch.ones(1, T, 1, dtype=torch.float64)

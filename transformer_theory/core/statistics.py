@@ -41,8 +41,11 @@ from .measurement import Measurement, Null, extremeness
 # draws of the null of a headline on data: one value beyond all of them is a finding among up to 60 tests
 DATA_DRAWS = 1199
 HEADLINE_DRAWS = 199  # draws of a metric's own null in a network; the smallest p-value is 1/200
-# the same on ladders; one value beyond all draws then remains a finding among up to 15 rungs
-LADDER_DRAWS = 299
+LEVEL = 0.05  # level of tests and of the false discovery rate
+# rungs of the longest ladder (16), and networks of the user that are measured beside them
+LADDER_TESTS = 20
+# draws on ladders, whose rungs are one family: one value beyond all of them is a finding among so many tests
+LADDER_DRAWS = round(LADDER_TESTS / LEVEL) - 1
 RANGE_DRAWS = 19  # draws of a null that needs a new training, and of other nulls that have no p-value
 BAND_DRAWS = 9  # draws at the checkpoints of a training
 # Kinds of nulls whose draws are networks, in the order in which a row has them, with its own nulls behind the
@@ -63,7 +66,6 @@ SMALLEST_P = 0.01  # a p-value is reported only if the test can reach this numbe
 # an unusual number: data drawn with a common seed, such as 0, must not repeat the draws of a null
 FIXED_SEED = 4_019_217_653
 MAX_CHOICES = 20_000  # largest number of choices that a rank-sum test with ties enumerates
-LEVEL = 0.05  # level of tests and of the false discovery rate
 ROUNDING = 1e-6  # relative difference of two values of one quantity that single precision does not tell apart
 
 

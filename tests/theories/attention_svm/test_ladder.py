@@ -71,7 +71,7 @@ def test_descent_reaches_the_limit_where_the_theorem_holds():
     assert rows == measure("own instances")
     assert value_of(rows[COSINE]) > 0.9999
     assert null_of(rows[COSINE]).high < 0.8
-    assert len(null_of(rows[COSINE]).draws) == 299
+    assert len(null_of(rows[COSINE]).draws) == 399
     _, second = rows[COSINE].nulls
     assert second.kind == quantities.PERMUTED
     assert len(second.draws) == 19

@@ -285,7 +285,7 @@ def test_the_first_rung_permutes_the_values_of_a_uniform_x(monkeypatch):
     (row,) = ladder.own_setting(generator(7))
     uniform = joint / joint.sum(1, keepdims=True) / 16
     assert row.value == pytest.approx(share_of(uniform, encoder))
-    orders = permutations(16, 299, generator(7)).numpy()
+    orders = permutations(16, 399, generator(7)).numpy()
     assert row.null.draws == pytest.approx([share_of(uniform[order], encoder) for order in orders])
     assert betas == [pytest.approx([2 * each for each in ladder.AROUND]), pytest.approx(1.05 * 4 * 2)]
     assert (row.side, row.predicted, row.n) == (">=", 1.0, 16)
@@ -332,7 +332,7 @@ def test_the_digits_are_measured_on_the_half_that_the_law_does_not_contain():
     assert curve.joint.numpy() == pytest.approx(
         measured[measured.sum(1) > 0], abs=1e-12
     )  # the curve is that of the measured half
-    assert orders.shape == (299, len(labels))
+    assert orders.shape == (399, len(labels))
 
 
 def test_the_bound_of_an_encoder_and_the_laws_of_batches():

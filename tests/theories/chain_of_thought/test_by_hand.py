@@ -163,8 +163,8 @@ def test_outcomes_are_exchanged_question_by_question():
     null = ladder.exchanged(with_chain, without, generator(3))
     draws = np.array(null.draws)
     deviation = math.sqrt(19) / 50
-    assert len(draws) == 299
-    assert draws.mean() == pytest.approx(0, abs=4 * deviation / math.sqrt(299))
+    assert len(draws) == 399
+    assert draws.mean() == pytest.approx(0, abs=4 * deviation / math.sqrt(399))
     assert draws.std() == pytest.approx(deviation, rel=0.15)
     assert set(np.round(draws * 50) % 2) == {1.0}
     gap, *accuracies = ladder.gap_rows(with_chain, without, torch.arange(50) < 7, generator(3))

@@ -179,7 +179,7 @@ def test_a_given_chain_decides_the_answer_of_the_written_decoder():
 def test_the_null_exchanges_outcomes():
     right, wrong = torch.ones(100, dtype=torch.bool), torch.zeros(100, dtype=torch.bool)
     null = exchanged(right, wrong, generator())
-    assert len(null.draws) == 299
+    assert len(null.draws) == 399
     assert abs(null.median) < 0.05
     assert max(abs(draw) for draw in null.draws) < 0.5
     gap, *accuracies = gap_rows(right, wrong, wrong, generator())

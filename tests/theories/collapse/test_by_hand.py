@@ -256,7 +256,7 @@ def test_random_heads_have_their_own_prediction_and_trained_ones_none():
     assert second.value == pytest.approx(math.sqrt(squared_contraction(A, x).mean()), rel=1e-4)
     level = second.value / first.value
     assert first.predicted == pytest.approx(second.predicted / level)
-    assert len(first.null.draws) == 299
+    assert len(first.null.draws) == 399
     assert np.mean(np.square(first.null.draws)) == pytest.approx(1)
     trained, _ = ladder.head_rows(torch.from_numpy(x), torch.from_numpy(A))
     assert trained.predicted is None

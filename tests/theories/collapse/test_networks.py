@@ -362,7 +362,7 @@ def test_the_first_rungs():
     row, contraction = ladder.random_weights(generator())
     assert row.value == pytest.approx(row.predicted, rel=0.1)
     assert row.value > row.null.high
-    assert len(row.null.draws) == 299
+    assert len(row.null.draws) == 399
     assert row.null.mean == pytest.approx(1, abs=0.01)
     assert contraction.value / contraction.predicted == pytest.approx(row.value / row.predicted)
     row, _ = ladder.digits_rows(generator())

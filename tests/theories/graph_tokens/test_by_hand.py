@@ -140,9 +140,9 @@ def test_a_learnt_rung_is_the_mean_over_held_out_graphs_and_the_worst_of_them(mo
     row, worst = ladder.learnt(torch.Generator().manual_seed(2), identifiers=ladder.ORTHONORMAL)
     assert row.value == pytest.approx(np.mean([overlap_of(each, targets, rows) for each in maps]))
     assert worst.value == pytest.approx(maps[:, 0, 0, 0].max())
-    g, draws = torch.Generator().manual_seed(2), np.zeros(299)
+    g, draws = torch.Generator().manual_seed(2), np.zeros(399)
     for each in maps:
-        for draw in range(299):
+        for draw in range(399):
             order = torch.randperm(n, generator=g).tolist()
             keys = [order[u] * n + order[v] for u in range(n) for v in range(n)]
             draws[draw] += overlap_of(each[:, :, keys], targets, rows) / 3

@@ -104,7 +104,7 @@ def test_rungs():
             row, worst = rung.measure(generator(3))
             assert (row.quantity, worst.quantity, row.predicted) == (LADDER.quantity, WORST, 1.0)
             assert row.null is not None
-            assert len(row.null.draws) == 299
+            assert len(row.null.draws) == 399
             values[rung.name] = row.value
     assert values["integers, hard-max"] == 1
     assert values["bfloat16"] > 0.999

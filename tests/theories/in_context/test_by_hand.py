@@ -308,7 +308,7 @@ def test_the_rows_of_a_rung(monkeypatch):
     assert row.value == pytest.approx(cosine_of(found, step))
     g = generator(4)
     setting.draw(g, 60)  # the prompts come before the null
-    orders = [torch.randperm(60, generator=g).numpy() for _ in range(299)]
+    orders = [torch.randperm(60, generator=g).numpy() for _ in range(399)]
     assert row.nulls[0].draws == pytest.approx([cosine_of(found, step_of(order)) for order in orders])
     strengths = 0.025 * 32 ** (np.arange(10) / 9)
     others = [ridge_of(strength) for strength in strengths] + [descent(steps) for steps in range(2, 11)]

@@ -310,8 +310,8 @@ def test_a_rung_has_the_means_over_heads_of_value_prediction_and_null(monkeypatc
     assert row.predicted == pytest.approx(np.mean([each.max() / 100 for each in short]))
     assert first.value == pytest.approx(np.mean([top(each) for each in long[:2]]))
     assert first.predicted == pytest.approx(np.mean([each.max() / 100 for each in short[:2]]))
-    rows = 299 * 20  # sixty sequences of a draw, shared by the heads
-    numbers = np.arange(3 * rows).reshape(3, 299, 20).mean(2) / 1e5
+    rows = 399 * 20  # sixty sequences of a draw, shared by the heads
+    numbers = np.arange(3 * rows).reshape(3, 399, 20).mean(2) / 1e5
     expected = sum(each.std(ddof=1) * part / 3 for each, part in zip(short, numbers))
     assert row.null.draws == pytest.approx(expected, rel=1e-5)
     assert (row.side, row.n) == ("==", 40)

@@ -286,10 +286,10 @@ def test_rows_of_a_rung():
     u, valid = units(x), np.ones((9, 4), bool)
     _, share, within, scale = by_pairs(u, valid)
     assert row.value == pytest.approx(share)
-    orders = position_permutations(9, 4, 299).numpy()
+    orders = position_permutations(9, 4, 399).numpy()
     null = [by_pairs(permuted(u, order), valid)[0] / scale for order in orders[:20]]
     assert row.null.draws[:20] == pytest.approx(null)
-    assert len(row.null.draws) == 299
+    assert len(row.null.draws) == 399
     assert (row.side, row.predicted, row.basis, row.n) == (">=", 1.0, "limit", 9)
     assert cosine.value == pytest.approx(within)
 

@@ -143,7 +143,7 @@ def test_free_features_reach_the_optimum():
     assert share.value == pytest.approx(1, abs=1e-3)
     assert angle.value == pytest.approx(90, abs=0.1)
     assert share.null.high < 0.7
-    assert len(set(share.null.draws)) == 299 == len(second.draws)
+    assert len(set(share.null.draws)) == 399 == len(second.draws)
     assert second.high < 0.9
     assert second.median == pytest.approx(inputs.value)
     assert inputs.value == pytest.approx(before.value, abs=0.02)  # the mean of the mixture is almost zero
@@ -285,12 +285,12 @@ def test_the_last_layer_of_a_trained_network_is_that_of_the_metric(monkeypatch):
         p.labels = labels[:256]
         model(tokens[:256].float())
     expected = p.result().select(quantity=SHARE, layer=1).one()
-    assert draws == 299
+    assert draws == 399
     assert last.value == pytest.approx(expected.value, rel=1e-6)
     assert last.null.draws == pytest.approx(expected.null.draws, rel=1e-6)
     # 30 inputs are projected to the 16 dimensions of the network, without their training mean.
     assert second == projections(
-        (tokens[:256] - training.tokens.mean(0)).flatten(1), labels[:256], 16, draws=299
+        (tokens[:256] - training.tokens.mean(0)).flatten(1), labels[:256], 16, draws=399
     )
     assert second.low <= inputs.value <= second.high
 

@@ -142,8 +142,8 @@ def test_a_rung_averages_values_and_draws_over_the_machines(monkeypatch):
         firsts.append(wrong[0] - 1 if wrong else steps)  # step 1 leads to time 1
     assert len(set(firsts)) > 1
     assert row.value == pytest.approx(sum(firsts) / (3 * steps))
-    assert row.nulls[0].draws == pytest.approx(np.arange(299) + 1.0)
-    assert row.nulls[1].draws == pytest.approx(np.arange(299) * 1.0)
+    assert row.nulls[0].draws == pytest.approx(np.arange(399) + 1.0)
+    assert row.nulls[1].draws == pytest.approx(np.arange(399) * 1.0)
     assert (row.n, row.predicted, row.side) == (3, 1.0, ">=")
 
 

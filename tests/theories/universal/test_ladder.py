@@ -78,7 +78,7 @@ def test_the_constructed_rungs():
         values[rung.name] = row.value
         first, second = row.nulls
         assert (first.kind, second.kind) == (NULL_KIND, BLIND_KIND)
-        assert len(first.draws) == len(second.draws) == 299
+        assert len(first.draws) == len(second.draws) == 399
         assert row.predicted == 1
         assert (row.value > second.high) == (rung.name not in ("float32", "softmax, 100"))
     assert values["integers"] == pytest.approx(1, abs=1e-12)

@@ -3,7 +3,7 @@ trained on the digits.
 
 The quantity is the contraction divided by its level with permuted keys, so that it does not grow with the
 size of the scores. The theory predicts a ratio above 1 for random weights: the rows of their scores share the
-covariance of the tokens (:mod:`.initialisation`). The null permutes the keys of each row, 299 draws, and has
+covariance of the tokens (:mod:`.initialisation`). The null permutes the keys of each row and has
 the ratio 1. Trained weights have no prediction; their reference is the own setting. Networks have the mean
 over layers, heads and 32 images.
 Source: :cite:t:`dong2021attention` (the residual), own derivations.

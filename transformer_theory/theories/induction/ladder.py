@@ -22,6 +22,7 @@ from ...core.errors import NotConverged
 from ...core.ladder import Ladder
 from ...core.measurement import Measurement, Null
 from ...core.sources import Source
+from ...core.statistics import HEADLINE_DRAWS
 from ...data.text import CONTEXT, Text
 from ...models.decoder import Decoder, PreNorm
 from ...models.embedding import build
@@ -42,7 +43,7 @@ from .scores import (
 
 BEST = "prefix matching of the best head"
 PREDICTED = "share of the second block that is predicted"
-DRAWS, BLOCKS = 99, 32  # draws of the null, and blocks per draw and value
+DRAWS, BLOCKS = HEADLINE_DRAWS, 32  # draws of the null, enough for 10 rungs; blocks per draw and value
 MODEL_DRAWS, MODEL_BLOCKS = 19, 8  # the same in models of the user, whose forward passes are expensive
 STEPS, TEXT_STEPS, SCALE = 200, 600, 10.0
 LADDER = Ladder(

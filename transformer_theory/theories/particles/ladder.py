@@ -2,7 +2,7 @@ r"""The ladder: from the theory's flow on independent tokens to trained networks
 
 The quantity is the within-less-between cosine as a share of its largest value, after the last attention for
 the flow and the models of this file, and the mean over blocks in other networks. The theory predicts one
-cluster per sequence, 1, whatever the tokens are. The null permutes the sequences at each position, 299 draws.
+cluster per sequence, 1, whatever the tokens are. The null permutes the sequences at each position.
 Trained networks have a second null, inputs whose tokens are exchanged between sequences at each position, 99
 draws: attention makes unrelated tokens alike as well.
 

@@ -33,8 +33,9 @@ from .trainings import BATCH, POSITION, Layers, OneHead, Pair, Positions, descen
 # images; with more, descent within the budget is too short for the limit, and few directions fit the
 # selection (see docs)
 INPUTS = 16
-# null draws in 32 dimensions, where all flips differ and a nuclear solution takes .02 s; a p-value needs 99
-WIDE_DRAWS = 99
+# null draws in 32 dimensions, where all flips differ and a nuclear solution takes .02 s: enough for the 11
+# rungs, of which one may be the only finding
+WIDE_DRAWS = 219
 MAX_DRAWS = 200  # instances that are drawn to find one that meets the assumptions
 DESCENT = STEPS[-1]  # steps of descent, and of AdamW on one head
 BLOCK_STEPS = 1_000  # steps of AdamW on whole blocks, which cost four times as much

@@ -248,8 +248,13 @@ def test_random_mutants_are_counted_and_shown_with_their_place():
         {**mutant, "outcome": "equivalent", "by": "a is 0"},
     ]
     record = {"made": ["today", "here"], "seed": 47, "seeds": [0, 1], "mutants": mutants}
-    page = ledger([], (THEORY,), random=record)
+    fresh = record | {"seed": 48, "mutants": mutants[1:4]}
+    page = ledger([], (THEORY,), random=record, fresh=fresh)
     score = section(page, "Random mutants")
+    assert (
+        "Of 3 others (seed 48), against which no test was written, claims detect 0 and tests 1: "
+        "33\N{NO-BREAK SPACE}%;"
+    ) in score
     assert "| all | 5 | 1 | 1 | 1 | 0 | 2 | 50\N{NO-BREAK SPACE}% | 25\N{NO-BREAK SPACE}% |" in score
     place = "stand_in/maths.py, line 7: `0` becomes `1`, in `return a * b[0]`"
     assert f"- {place}: nothing executes it\n" in score
@@ -299,12 +304,12 @@ def test_the_page_in_docs_is_made_from_its_numbers_and_holds_every_claim():
     assert changed == [], "a source was changed: run `make ledger`"
     changed += [id for id, one in verifications.items() if one.get("corrected") != cited[id]]
     assert changed == [], "a corrected text was changed: run `make ledger`"
-    mutants, random = (
+    mutants, random, fresh = (
         json.loads(PAGE.with_name(name).read_text(encoding="utf-8"))
-        for name in ("mutants.json", "random_mutants.json")
+        for name in ("mutants.json", "random_mutants.json", "random_mutants_fresh.json")
     )
     assert PAGE.read_text(encoding="utf-8") == ledger(
-        documents, list_theories(), mutants=mutants, random=random
+        documents, list_theories(), mutants=mutants, random=random, fresh=fresh
     )
     least = {"quick": 100, "training": 5}
     assert [id for id, one in verifications.items() if len(one["seeds"]) < least[claims[id].cost]] == []

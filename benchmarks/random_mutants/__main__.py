@@ -2,7 +2,8 @@
 ``docs/random_mutants.json``, and stores each outcome as it comes, so that a stopped run goes on.
 
 ``--again`` runs those that were not detected once more, after tests were added; their records say that they
-were missed at first. ``--list`` shows the sample.
+were missed at first. ``--seed 48 --page FILE`` judges another sample, against which no test was written; that
+of ``docs/random_mutants_fresh.json`` has five mutants of each theory. ``--list`` shows the sample.
 ``--file FILE`` runs the mutants of a JSON file instead, a list of objects with name, theory, file, old, new
 and what, where old must occur once in the file; nothing is stored.
 """
@@ -162,6 +163,7 @@ def main(arguments: list[str]) -> int:
         "--seconds", type=float, default=300, help="time of the tests of a mutant (default 300)"
     )
     parser.add_argument("--again", action="store_true", help="run those that were not detected once more")
+    parser.add_argument("--page", type=Path, default=PAGE, help="file of the outcomes, of another sample")
     parser.add_argument("--list", action="store_true", help="show the sample and run nothing")
     parser.add_argument("--file", type=Path, help="mutants of a JSON file instead of the sample")
     options = parser.parse_args(arguments)
@@ -181,9 +183,12 @@ def main(arguments: list[str]) -> int:
                 f"{record['name']}  {shown(record)}\n    {record['function'] or 'module'}: {record['text']}"
             )
         return 0
-    stored = json.loads(PAGE.read_text(encoding="utf-8")) if PAGE.exists() and not options.file else {}
+    page = options.page
+    stored = json.loads(page.read_text(encoding="utf-8")) if page.exists() and not options.file else {}
     if stored.get("seed", options.seed) != options.seed:
-        parser.error(f"{PAGE.name} holds the sample of seed {stored['seed']}; remove it to draw another")
+        parser.error(
+            f"{page.name} holds the sample of seed {stored['seed']}; name another page for another sample"
+        )
     kept = {
         one["name"]: one
         for one in stored.get("mutants", ())
@@ -211,9 +216,9 @@ def main(arguments: list[str]) -> int:
                 kept[mutant.name] = record
                 print(f"{record['outcome']:10s}  {shown(record)}  [{record['by']}]", flush=True)
                 if not options.file:
-                    store(PAGE, kept.values(), options.seed)
+                    store(page, kept.values(), options.seed)
     if not options.file:
-        store(PAGE, kept.values(), options.seed)  # with the proofs as they are now
+        store(page, kept.values(), options.seed)  # with the proofs as they are now
     for name in drawn:
         counts = Counter(one["outcome"] for one in kept.values() if one["theory"] == name)
         if counts:

@@ -6,7 +6,7 @@ stored results and stores these as JSON in the same folder. Claims that no RESUL
 verification of that JSON, so one theory can be verified again alone; claims that no theory has any more are
 dropped. The page is valid for Sphinx (MyST) and for plain Markdown. Each claim has a heading, so that links
 can refer to it as ``#theory-name``. If the folder holds ``mutants.json`` and ``random_mutants.json``, as
-``make mutants`` writes them, the page has their scores.
+``make mutants`` writes them, the page has their scores, and that of ``random_mutants_fresh.json``.
 """
 
 import json
@@ -32,7 +32,7 @@ Document = dict[str, Any]
 CORRECTIONS = "errors_in_the_literature.md"
 USUAL = (("converged", True), ("covered", True))  # values of nearly all seeds, omitted from the JSON
 UNDECIDED = ("inconclusive", "not covered")
-MUTANTS, RANDOM = "mutants.json", "random_mutants.json"
+MUTANTS, RANDOM, FRESH = "mutants.json", "random_mutants.json", "random_mutants_fresh.json"
 # who makes the statement, and what was read of it
 STATUS: dict[Status, tuple[str, str]] = {
     "confirmed": ("**Stated in:**", "read in the full text"),
@@ -91,6 +91,7 @@ def ledger(
     *,
     mutants: Document | None = None,
     random: Document | None = None,
+    fresh: Document | None = None,
 ) -> str:
     """Returns the whole page.
 
@@ -101,6 +102,7 @@ def ledger(
             verification are listed as such.
         mutants: record of the mutants that were written by hand; None leaves its section out.
         random: record of the mutants that were drawn by a program; None leaves its section out.
+        fresh: record of another sample, against which no test was written; None leaves its sentence out.
     Raises:
         ValueError: a claim was verified in several documents.
     """
@@ -132,6 +134,7 @@ def ledger(
         locators=_locators(records),
         mutants=mutants and _mutants(mutants, records),
         random=random and _random(random, records),
+        fresh=fresh and _fresh(fresh),
         sections=[
             (
                 theory,
@@ -281,6 +284,17 @@ def _random(record: Document, theories: Sequence[Theory]) -> dict[str, Any]:
         "seed": record["seed"],
         "origin": f"{' · '.join(record['made'])}; seeds {', '.join(map(str, record['seeds']))}",
     }
+
+
+def _fresh(record: Document) -> str:
+    """Returns a sentence about the sample against which no test was written."""
+    counts = Counter(one["outcome"] for one in record["mutants"])
+    detected, total = counts["claims"] + counts["tests"], counts.total()
+    return (
+        f"Of {total} others (seed {record['seed']}), against which no test was written, claims detect "
+        f"{counts['claims']} and tests {counts['tests']}: {_share(detected, total)}; the rest was not "
+        "examined for equivalent ones."
+    )
 
 
 def _change(mutant: Document) -> str:
@@ -448,8 +462,8 @@ def main(arguments: Sequence[str]) -> int:
         before = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else []
         claims = [claim.id for theory in theories for claim in theory.claims]
         documents = updated(before, [document(Result.load(folder)) for folder in folders], claims)
-        mutants, random = (_stored(page.with_name(name)) for name in (MUTANTS, RANDOM))
-        text = ledger(documents, theories, mutants=mutants, random=random)
+        mutants, random, fresh = (_stored(page.with_name(name)) for name in (MUTANTS, RANDOM, FRESH))
+        text = ledger(documents, theories, mutants=mutants, random=random, fresh=fresh)
         texts = {stored: _lines(documents), page: text}
         write_together({path: text.encode() for path, text in texts.items()})
     except (ValueError, KeyError, TypeError, OSError) as error:

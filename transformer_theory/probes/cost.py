@@ -79,7 +79,7 @@ class Part:
         all of it belongs to the sequence.
 
         >>> Part.through(5.0, 11.0, 4)
-        Part(fixed=3.0, each=2.0)
+        Part(fixed=3.0, each=2.0, most=inf)
         """
         if n == 1:
             return cls(0.0, one)

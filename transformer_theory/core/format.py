@@ -305,6 +305,15 @@ def place(row: Measurement, *names: str) -> str:
     return ", ".join(parts)
 
 
+def sentence_case(text: str) -> str:
+    """Returns a text with a capital first letter; ``str.capitalize`` would also lower the names in it.
+
+    >>> sentence_case("beyond Gaussian scores")
+    'Beyond Gaussian scores'
+    """
+    return text[:1].upper() + text[1:]
+
+
 def slug(text: str) -> str:
     """Converts a name to an HTML id or a file name of lower-case letters, digits and hyphens:
     ``"rate_reduction" -> "rate-reduction"``.

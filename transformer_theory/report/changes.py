@@ -128,9 +128,11 @@ def table(found: Changes) -> Table:
     ]
     met = {each.judged.outcome for each in ordered}
     outcomes = " ".join(
-        f"{outcome.capitalize()}: {meaning}." for outcome, meaning in DIFFERENCES.items() if outcome in met
+        f"{format.sentence_case(outcome)}: {meaning}."
+        for outcome, meaning in DIFFERENCES.items()
+        if outcome in met
     )
-    left_out = f"{found.left_out[:1].upper()}{found.left_out[1:]}. " if found.left_out else ""
+    left_out = f"{format.sentence_case(found.left_out)}. " if found.left_out else ""
     return Table(
         "changes",
         Plain(f"{heading(found)}."),

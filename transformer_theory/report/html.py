@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 TEMPLATES = Path(__file__).with_name("templates")
 SHEETS = ("page.css", "claims.css", "slider.css")
+FORMATS = ("number", "of_row", "slug", "counted", "sentence_case")  # filters of the templates
 SCRIPTS = ("claims.js", "slider.js", "downloads.js", "page.js")
 MAX_ROWS = 10  # rows of a table that a notebook shows
 # columns that a notebook shows if their values differ
@@ -57,7 +58,7 @@ def rendered(template: str, context: dict[str, Any]) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"cell": cell, "mathml": mathml, "paragraphs": paragraphs}
-    environment.filters |= {name: getattr(format, name) for name in ("number", "of_row", "slug", "counted")}
+    environment.filters |= {name: getattr(format, name) for name in FORMATS}
     environment.globals |= {"badge": badge, "threshold": format.threshold, "sortable": sortable}
     script = _joined(SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..core.claims import MARGIN, Verification
 from ..core.files import write_together
-from ..core.format import counted, duration, number, portable_command, sign
+from ..core.format import counted, duration, number, portable_command, sentence_case, sign
 from ..core.math_text import rendered_parts
 from ..core.result import Result
 from ..core.sources import Source, Status
@@ -197,7 +197,7 @@ def _control(verification: Verification) -> str:
         "inconclusive": "**It is inconclusive on some seed, so the power of the check is unknown** "
         f"({nearest}).",
     }[verification.control]
-    return f"{text[:1].upper()}{text[1:]}. {outcome}"
+    return f"{sentence_case(text)}. {outcome}"
 
 
 def _overview(theories: Sequence[Theory], verified: Sequence[Verification]) -> str:

@@ -239,7 +239,9 @@ def judged_legend(judged: Sequence[Judged]) -> str:
         f"the quantity. {tests}; q is the p-value adjusted for the false discovery rate in its family "
         "(Benjamini and Hochberg). "
         + " ".join(
-            f"{outcome.capitalize()}: {meaning}." for outcome, meaning in OUTCOMES.items() if outcome in met
+            f"{format.sentence_case(outcome)}: {meaning}."
+            for outcome, meaning in OUTCOMES.items()
+            if outcome in met
         )
     )
 

@@ -247,13 +247,13 @@ def heads(result: Result, *, brief: bool = False) -> Group:
         sentence = Text(f"{plain(title)}: ", style="bold").append(f"{plain(text)}.", style="not bold")
         parts.append(
             Padding(
-                sentence.append(f" {meaning[:1].upper()}{meaning[1:]}." if meaning else "", style="dim"),
+                sentence.append(f" {format.sentence_case(meaning)}." if meaning else "", style="dim"),
                 (1, 0, 0, 2),
             )
         )
     others = Text()
     for outcome, names in other_outcomes(chosen, found):
-        others.append(f"{outcome.capitalize()}: ", style="bold").append(f"{plain(names)}. ")
+        others.append(f"{format.sentence_case(outcome)}: ", style="bold").append(f"{plain(names)}. ")
     parts.append(Padding(others, (1, 0, 0, 2)))
     parts += _changed(result, theories)
     for theory in theories if not brief else ():
@@ -288,7 +288,7 @@ def _changed(result: Result, theories: Sequence[Theory]) -> list[RenderableType]
         parts.append(Padding(sentence, (0, 0, 1, 2)))
     rest = Text()
     for outcome, names in changes.others(found):
-        rest.append(f"{outcome.capitalize()}: ", style="bold").append(f"{plain(names)}. ")
+        rest.append(f"{format.sentence_case(outcome)}: ", style="bold").append(f"{plain(names)}. ")
     remark = f"{found.left_out}. " if found.left_out else ""
     return [*parts, Padding(rest, (0, 0, 0, 2)), Text(f"{remark}{changes.MEANING}", style="dim")]
 

@@ -7,6 +7,7 @@ there, or of the added logits.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -36,23 +37,18 @@ def inputs(reader: str, kind: str, seed: int, n: int = INPUTS) -> tuple[Tensor, 
 def network(reader: str, seed: int) -> nn.Module:
     """Returns a network with random weights."""
 
-    def vision_transformer() -> nn.Module:
-        return ViT.for_tokens(TOKENS, DIM, CLASSES, dim=WIDTH, depth=DEPTH, heads=HEADS)
+    if reader == "ids":
+        return decoder(seed)
+    sizes = {"dim": WIDTH, "depth": DEPTH, "heads": HEADS}
+    generator = torch.Generator().manual_seed(seed)
+    return build(lambda: ViT.for_tokens(TOKENS, DIM, CLASSES, **sizes), generator).eval()
 
-    def decoder() -> nn.Module:
-        return Decoder(
-            vocabulary=VOCABULARY,
-            dim=WIDTH,
-            hidden=4 * WIDTH,
-            heads=HEADS,
-            depth=DEPTH,
-            dropout=0.0,
-            block=PreNorm,
-        )
 
-    return build(
-        vision_transformer if reader == "tokens" else decoder, torch.Generator().manual_seed(seed)
-    ).eval()
+def decoder(seed: int, **options: Any) -> nn.Module:
+    """Returns a causal decoder with random weights; ``options`` are further ones of :class:`.Decoder`."""
+    sizes = {"dim": WIDTH, "hidden": 4 * WIDTH, "heads": HEADS, "depth": DEPTH, "dropout": 0.0}
+    generator = torch.Generator().manual_seed(seed)
+    return build(lambda: Decoder(vocabulary=VOCABULARY, block=PreNorm, **sizes, **options), generator).eval()
 
 
 def directions(number: int, size: int, generator: Generator) -> Tensor:
@@ -138,19 +134,7 @@ class ReadsTheTokenBefore(nn.Module):
 
 def induction(size: float, seed: int) -> nn.Module:
     """Returns a decoder without positions, the keys of which read the token before them."""
-    one = build(
-        lambda: Decoder(
-            vocabulary=VOCABULARY,
-            dim=WIDTH,
-            hidden=4 * WIDTH,
-            heads=HEADS,
-            depth=DEPTH,
-            dropout=0.0,
-            block=PreNorm,
-            positions=lambda dim: nn.Identity(),
-        ),
-        torch.Generator().manual_seed(seed),
-    ).eval()
+    one = decoder(seed, positions=lambda dim: nn.Identity())
     for block in one.blocks:  # pyright: ignore[reportGeneralTypeIssues]
         block.attention = ReadsTheTokenBefore(block.attention, size)  # pyright: ignore
     return one
@@ -205,12 +189,8 @@ class PlantedInNetwork:
 ADDED = "norm of these weights to that of the others"
 CLASS_TOKEN = f"all queries prefer the class token; {ADDED}"
 PLANTED_IN_NETWORKS = (
-    PlantedInNetwork(
-        "length", f"all queries prefer the class token; {ADDED}", (2.0, 0.5), "tokens", one_token
-    ),
-    PlantedInNetwork(
-        "turing", f"all queries prefer the class token; {ADDED}", (2.0, 0.5), "tokens", one_token
-    ),
+    PlantedInNetwork("length", CLASS_TOKEN, (2.0, 0.5), "tokens", one_token),
+    PlantedInNetwork("turing", CLASS_TOKEN, (2.0, 0.5), "tokens", one_token),
     PlantedInNetwork(
         "universal",
         f"outputs of attention read what its values write; {ADDED}",

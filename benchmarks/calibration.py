@@ -12,7 +12,7 @@ stored numbers. The part about networks is measured by :mod:`.network_calibratio
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -173,27 +173,53 @@ def run(
         "draws": DATA_DRAWS,
         "version": __version__,
     }
+    records, seconds = finished(journal, settings, parts(sets, word_sets, planted_sets), summary, say)
+    return {"settings": settings, "seconds": seconds, **collected(records)}
+
+
+def finished(
+    journal: Path,
+    settings: Mapping[str, Any],
+    work: Iterable[tuple[str, Callable[[], Any]]],
+    summary: Callable[[Any], str],
+    say: Callable[[str], None],
+) -> tuple[dict[str, Any], int]:
+    """Measures all parts that the journal lacks, and returns the records by part, and the seconds of all."""
     journal.parent.mkdir(parents=True, exist_ok=True)
     stored = Journal(journal, settings)
     head, lines = stored.read()
     if head != settings:
         raise ValueError(f"{journal} belongs to other settings; delete it")
     done = {line["part"]: line for line in lines}
-    for name, work in parts(sets, word_sets, planted_sets):
-        if name in done:
-            continue
-        started = time.process_time()
-        records = work()
-        done[name] = {"part": name, "seconds": time.process_time() - started, "records": records}
-        stored.append(done[name])
-        headlines = [r for r in records if r["headline"] and r["counts"] and r["scope"] == "these data"]
-        ranks = ", ".join(
-            f"{r['theory']} {(1 + r['counts'][0] + r['counts'][1]) / (1 + r['draws']):.3f}" for r in headlines
-        )
-        say(f"  {name}: {ranks or 'no test'} ({done[name]['seconds']:.1f} s)")
-    found = collected({name: line["records"] for name, line in done.items()})
-    seconds = sum(line["seconds"] for line in done.values())
-    return {"settings": settings, "seconds": round(seconds), **found}
+    for name, measure in work:
+        if name not in done:
+            started = time.process_time()
+            record = measure()
+            done[name] = {"part": name, "seconds": time.process_time() - started, "record": record}
+            stored.append(done[name])
+            say(f"  {name}: {summary(record)} ({done[name]['seconds']:.1f} s)")
+    records = {name: line["record"] for name, line in done.items()}
+    return records, round(sum(line["seconds"] for line in done.values()))
+
+
+def summary(records: Sequence[Record]) -> str:
+    """Formats the ranks of the headlines."""
+    headlines = [r for r in records if r["headline"] and r["counts"] and r["scope"] == "these data"]
+    ranks = ", ".join(
+        f"{r['theory']} {(1 + r['counts'][0] + r['counts'][1]) / (1 + r['draws']):.3f}" for r in headlines
+    )
+    return ranks or "no test"
+
+
+def origin() -> dict[str, str]:
+    """Returns date, hardware and version of torch of a run."""
+    from .__main__ import processor
+
+    return {
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "hardware": f"one core of {processor()}",
+        "torch": torch.__version__,
+    }
 
 
 def write(found: Mapping[str, Any], folder: Path = DOCS) -> None:
@@ -206,15 +232,8 @@ def write(found: Mapping[str, Any], folder: Path = DOCS) -> None:
 
 def main() -> None:
     """Runs or goes on, writes the numbers and the page, and prints the page's tables."""
-    from .__main__ import processor
-
     torch.set_num_threads(1)
-    found = run()
-    found["measured"] = {
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "hardware": f"one core of {processor()}",
-        "torch": torch.__version__,
-    }
+    found = run() | {"measured": origin()}
     stored = json.loads((DOCS / "calibration.json").read_text(encoding="utf-8"))
     write({**found, "networks": stored["networks"]})  # measured by .network_calibration
     JOURNAL.unlink()

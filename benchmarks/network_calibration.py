@@ -11,7 +11,6 @@ the code has changed). It writes its numbers into ``docs/calibration.json`` and 
 """
 
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,13 @@ import torch
 
 from transformer_theory import __version__, measure
 from transformer_theory.comparison.judged import Quantity, headlines, notable, quantities
-from transformer_theory.core.journal import Journal
 from transformer_theory.core.statistics import COPIES, EQUAL_SCALE, RANGE_DRAWS, studentised_maximum
 from transformer_theory.report.token_sentences import token_statements
 from transformer_theory.theories import list_theories
 
 from ._planted import NOISE
 from ._planted_networks import INPUTS, PLANTED_IN_NETWORKS, READERS, PlantedInNetwork, inputs, network
-from .calibration import DOCS, counts, write
+from .calibration import DOCS, counts, finished, origin, write
 
 NETWORKS, DRAWS = 5, 99  # networks of each reader and kind of noise, and copies of each
 # networks with each planted effect: those with copies, which are dear, and those without
@@ -110,14 +108,10 @@ def on_planted(effect: PlantedInNetwork, size: float, seed: int) -> Record:
     (one,) = (
         one
         for one in chosen
-        if one.theory == effect.theory and (not effect.quantity or (one.name, one.setting) == wanted(effect))
+        if one.theory == effect.theory
+        if not effect.quantity or (one.name, one.setting) == (effect.quantity, effect.setting)
     )
     return record_of(one) | {"counts": counts(one.mean), "value": one.mean.value}
-
-
-def wanted(effect: PlantedInNetwork) -> tuple[str, str]:
-    """Returns name and setting of the quantity of an effect."""
-    return effect.quantity, effect.setting
 
 
 def parts(networks: int, planted: int, cheap: int) -> Iterator[tuple[str, Callable[[], Record]]]:
@@ -174,22 +168,8 @@ def run(
         "copies": DRAWS,
         "version": __version__,
     }
-    journal.parent.mkdir(parents=True, exist_ok=True)
-    stored = Journal(journal, settings)
-    head, lines = stored.read()
-    if head != settings:
-        raise ValueError(f"{journal} belongs to other settings; delete it")
-    done = {line["part"]: line for line in lines}
-    for name, work in parts(networks, planted, cheap):
-        if name not in done:
-            started = time.process_time()
-            record = work()
-            done[name] = {"part": name, "seconds": time.process_time() - started, "record": record}
-            stored.append(done[name])
-            say(f"  {name}: {summary(record)} ({done[name]['seconds']:.1f} s)")
-    seconds = sum(line["seconds"] for line in done.values())
-    found = collected({name: line["record"] for name, line in done.items()})
-    return {"settings": settings, "seconds": round(seconds), **found}
+    records, seconds = finished(journal, settings, parts(networks, planted, cheap), summary, say)
+    return {"settings": settings, "seconds": seconds, **collected(records)}
 
 
 def summary(record: Record) -> str:
@@ -207,15 +187,8 @@ def is_found(record: Record) -> bool:
 
 def main() -> None:
     """Runs or goes on, and writes the numbers and the page."""
-    from .__main__ import processor
-
     torch.set_num_threads(1)
-    networks = run()
-    networks["measured"] = {
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "hardware": f"one core of {processor()}",
-        "torch": torch.__version__,
-    }
+    networks = run() | {"measured": origin()}
     found = json.loads((DOCS / "calibration.json").read_text(encoding="utf-8"))
     write({**found, "networks": networks})
     JOURNAL.unlink()

@@ -243,17 +243,23 @@ def test_descent_on_weights_and_on_factors(monkeypatch):
     assert np.linalg.norm(v - pair.head.numpy()) == pytest.approx(5 * ladder.RATE, rel=0.9)
 
 
+def kept_models(monkeypatch) -> list:
+    """Returns a list that receives what the rungs train."""
+    models, train = [], ladder.trained
+
+    def trained(*arguments, **options):
+        models.append(train(*arguments, **options))
+        return models[-1]
+
+    monkeypatch.setattr(ladder, "trained", trained)
+    return models
+
+
 @pytest.mark.parametrize(("name", "draws"), [("AdamW", 399), ("embedding and positions", 219)])
 def test_one_head_is_measured_with_its_own_weights(monkeypatch, name: str, draws: int):
     seen = captured(monkeypatch)
     monkeypatch.setattr(ladder, "DESCENT", 3)
-    models = []
-    train = ladder.trained
-    monkeypatch.setattr(
-        ladder,
-        "trained",
-        lambda *arguments, **options: (models.append(train(*arguments, **options)), models[-1])[1],
-    )
+    models = kept_models(monkeypatch)
     list(RUNGS[name].measure(generator(2)))
     (found,), model = seen, models[0].model
     made, pair = found["head"], trainings.Pair.draw(generator(2)).few(16)
@@ -272,13 +278,7 @@ def test_the_heads_of_the_last_layer_read_its_own_tokens(monkeypatch):
     """Each head with its keys and queries; the query is the token in place ten."""
     seen = captured(monkeypatch)
     monkeypatch.setattr(ladder, "BLOCK_STEPS", 2)
-    models = []
-    train = ladder.trained
-    monkeypatch.setattr(
-        ladder,
-        "trained",
-        lambda *arguments, **options: (models.append(train(*arguments, **options)), models[-1])[1],
-    )
+    models = kept_models(monkeypatch)
     (row,) = RUNGS["two layers"].measure(generator(2))
     model, pair = models[0].model, trainings.Pair.draw(generator(2)).few(16)
     assert len(model.blocks) == 2

@@ -78,7 +78,7 @@ class ClassFeatures(Metric):
         if activations.kind != "features" or labels is None or not len(labels):
             return
         self.where = self.where or where(activations)
-        features = self.scaled(mean_feature(activations))
+        features = self.scaled(activations.shared(mean_feature))
         known = torch.isfinite(features).all(1) & (labels.to(features.device) >= 0)
         if not bool(known.all()):
             features, labels = features[known], labels.to(features.device)[known]

@@ -148,7 +148,18 @@ def weight_sums(activations: Activations) -> Float[Tensor, "sums heads"] | None:
     sums = torch.stack(
         [rows.counted(x).sum((0, 2)) for x in (torch.ones_like(H), H, rows.weights.amax(-1), H.exp())]
     )
-    return torch.cat([sums.double(), rows.counted(rows.weights).sum((0, 2)).double().mT])
+    received = activations.shared(weight_received)
+    assert received is not None
+    return torch.cat([sums.double(), received.double().sum(0).mT])
+
+
+def weight_received(activations: Activations) -> Float[Tensor, "n heads keys"] | None:
+    """Returns the weight that each key gets, summed over the queries whose rows count; None if the module has
+    no weights.
+    """
+    if (rows := activations.shared(weight_rows)) is None:
+        return None
+    return rows.counted(rows.weights).sum(2)
 
 
 class AttentionSelection(Metric):

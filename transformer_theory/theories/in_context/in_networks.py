@@ -64,19 +64,20 @@ class DualShare(PerHead):
         if value.shape[:3] != key.shape[:3] or weights.shape != (*query.shape[:3], key.shape[2]):
             return None
         precision = torch.promote_types(query.dtype, torch.float32)
-        scores = query.to(precision) @ key.to(precision).mT
-        v = value.to(precision)
+        q, k, v = (each.to(precision) for each in (query, key, value))
         centred = v - v.mean(2, keepdim=True)
         # The weights of a query sum to 1, so the mean of the values drops out.
         output = weights.to(precision) @ centred
-        numbers = torch.stack([scores.sum(), output.sum(), v.sum(), weights.sum().to(precision)])
+        k = k - k.mean(2, keepdim=True)
+        # (Q K^T) V = Q (K^T V): the scores themselves are needed under a mask alone
+        product = q @ k.mT if activations.mask is not None else q @ (k.mT @ centred)
+        numbers = torch.stack([product.sum(), output.sum(), v.sum(), weights.sum().to(precision)])
         if bool(numbers.isfinite().all()):
-            scores -= scores.mean(-1, keepdim=True)
-            orders = self._orders(torch.arange(scores.shape[2], device=scores.device))
+            orders = self._orders(torch.arange(q.shape[2], device=q.device))
             if activations.mask is not None:
-                return _masked(output, scores, centred, activations.mask, orders).cpu()
-            return _exchanged(output, (scores @ centred).div_(key.shape[2]), orders).cpu()
-        scores, v = scores.double(), value.double()
+                return _masked(output, product, centred, activations.mask, orders).cpu()
+            return _exchanged(output, product.div_(key.shape[2]), orders).cpu()
+        scores, v = (query.to(precision) @ key.to(precision).mT).double(), value.double()
         mask = (
             torch.ones_like(scores, dtype=torch.bool)
             if activations.mask is None

@@ -98,10 +98,11 @@ class PositionalShare(PerHead):
         # sequences at a time stay in the cache.
         total = torch.zeros(S.shape[1:], dtype=torch.float64, device=S.device)
         squares = torch.zeros_like(total)
-        for part in S.split(max(1, PART // total.numel())):
+        several = PART // total.numel()
+        for part in S.split(several) if several > 1 else S:
             part = part.double()
-            total += part.sum(0)
-            squares += part.square_().sum(0)
+            total += part.sum(0) if several > 1 else part
+            squares += part.square_().sum(0) if several > 1 else part.square_()
         return torch.stack([total, squares, torch.full_like(total, float(len(S)))], -1).cpu()
 
     def rows_of_head(self, *sums: Float[Tensor, "q k 3"], draws: int) -> Iterator[Measurement]:

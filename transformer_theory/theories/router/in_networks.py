@@ -48,7 +48,7 @@ class HeaviestKey(PerModule):
     def statistics(self, activations: Activations) -> Int[Tensor, "n one_and_heads"] | None:
         """Returns the choices of one module; None if it has no known weights."""
         weights, labels = activations.weights, activations.labels
-        if weights is None or (query := mean_query(activations)) is None:
+        if weights is None or (query := activations.shared(mean_query)) is None:
             return None
         rows = torch.zeros(0, 1 + weights.shape[1], dtype=torch.int64, device=weights.device)
         if labels is not None and labels.shape == weights.shape[:1]:

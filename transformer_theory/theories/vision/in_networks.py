@@ -126,8 +126,7 @@ def _grid_sums(weights: Float[Tensor, "n heads T T"], grid: Grid) -> Float[Tenso
     """Returns the sums of :class:`PatchAttention` of one batch."""
     at = grid.places.to(weights.device)
     if bool((at == at[:1]).all()):
-        used = (at[0] >= 0).nonzero().squeeze(1)
-        weights, at = weights[:, :, used][..., used], at[:1, used]
+        at = at[:1]
     patch = at >= 0
     pairs = patch[:, :, None] & patch[:, None] & ~torch.eye(at.shape[1], dtype=torch.bool, device=at.device)
     row, column = at.clamp(min=0)[:, :, None], at.clamp(min=0)[:, None]
@@ -202,7 +201,7 @@ class RelevantMass(PerModule):
         place = (*place, len(patches))
         if len(self.sums.get(place, ())) >= STORED:
             return
-        query = mean_query(activations)
+        query = activations.shared(mean_query)
         assert query is not None
         self.add(place, query[known][..., patches].float().cpu())
         self.first = place[:2] if self.first is None else self.first

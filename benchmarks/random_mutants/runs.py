@@ -1,10 +1,11 @@
 """Runs mutants in a copy of the package: first the theory's quick claims, then its tests.
 
-Its tests are those in its folder, those of its claims in the contract, and those of files of metrics and of the
-core that name it. A recording without any change tells which functions each claim and each test executes and how long it takes.
-For a mutant only those run that execute the changed function, and the quickest first. A test that does not
-execute it cannot see it, up to results that a fixture or an object has kept: the other tests of the same
-files follow. What is outside of functions concerns the functions that use its name.
+Its tests are those in its folder, those of its claims among the tests of all claims, and the files of metrics
+and of the core that name it. A recording without any change tells which functions each claim and each test
+executes and how long it takes. For a mutant only those run that execute the changed function, and the
+quickest first. A test that does not execute it cannot see it, up to results that a fixture or an object has
+kept: the other tests of the same files follow. What is outside of functions concerns the functions that use
+its name.
 """
 
 import ast

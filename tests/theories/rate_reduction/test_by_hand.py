@@ -203,7 +203,7 @@ def test_the_distortion_is_compared_in_the_class_with_the_smallest_margin(flat: 
 
 
 def test_the_ranks_may_fill_the_space_and_a_small_class_has_a_small_margin():
-    """Two of 242 samples span a plane: the margin is sqrt(2 / 242) d / .1 / 2, in five and in two dimensions."""
+    """Two of 242 samples span a plane: the margin is sqrt(2 / 242) d / .1 / 2, d = 5 and d = 2."""
     rng, small = np.random.default_rng(6), np.array([[1.0, 0.4], [0.2, 1.0]])
     wide, narrow = np.zeros((242, 5)), np.zeros((242, 2))
     wide[:240, :3], wide[240:, 3:] = rng.normal(size=(240, 3)), small

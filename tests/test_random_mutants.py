@@ -421,11 +421,14 @@ def test_a_mutant_that_is_detected_when_it_is_run_again_was_missed_at_first(tmp_
     records = program.records_of(mutants)
     stored = [records[name] | {"outcome": outcome, "by": ""} for name, outcome in outcomes.items()]
     page = tmp_path / "page.json"
-    page.write_text(json.dumps({"seed": 47, "mutants": stored}))
+    former = [{"seed": 46, "mutants": 8, "detected": 6}]
+    page.write_text(json.dumps({"seed": 47, "mutants": stored, "former": former}))
     for name, value in {"PAGE": page, "sample": lambda *_, **__: mutants, "Runner": Runner}.items():
         monkeypatch.setattr(program, name, value)
     assert program.main(["turing", "--again"]) == 0
-    found = {one["name"]: one for one in json.loads(page.read_text())["mutants"]}
+    again = json.loads(page.read_text())
+    assert again["former"] == former
+    found = {one["name"]: one for one in again["mutants"]}
     assert {name: one["outcome"] for name, one in found.items()} == {
         "one": "claims",
         "two": "tests",

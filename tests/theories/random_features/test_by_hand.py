@@ -390,3 +390,23 @@ def test_the_kernel_of_two_sets_of_inputs_with_unequal_numbers_of_keys(spread: f
     rows = [np.append(each.ravel(), 1.0) for each in x]
     flat = [[kappa(a @ b, np.linalg.norm(a), np.linalg.norm(b)) for b in rows] for a in rows]
     assert kernels.mlp_kernel(torch.from_numpy(x)).numpy() == pytest.approx(np.array(flat), rel=1e-9)
+
+
+def test_the_control_of_the_limit_has_half_the_weight_of_the_correlation():
+    """Predictions of heads with s = 4 against a kernel with s = 2, and not with a larger one."""
+    (limit,) = (claim for claim in claims.CLAIMS if claim.id == "random_features/limit")
+    assert "s = 2" in limit.control_description
+    assert any("s = 4" in assumption for assumption in limit.assumptions)
+    assert limit.change.changed == {"spread": 2.0}
+    heads = RandomFeatureAttention.draw(20_000, 3, spread=4.0, generator=torch.Generator().manual_seed(1))
+    x = np.random.default_rng(21).normal(size=(2, 3, 3))
+    features = heads.features(torch.from_numpy(x)).double().numpy()
+    monte_carlo = features @ features.T
+    distance = {
+        spread: np.linalg.norm(
+            kernels.attention_kernel(torch.from_numpy(x), spread=spread).numpy() - monte_carlo
+        )
+        for spread in (2.0, 4.0, 8.0)
+    }
+    assert min(distance, key=distance.get) == 4.0
+    assert distance[4.0] < 0.05 * np.linalg.norm(monte_carlo)

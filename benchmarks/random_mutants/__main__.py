@@ -135,7 +135,12 @@ class Runner:
 
 
 def store(
-    page: Path, records: Iterable[dict[str, Any]], seed: int, former: Sequence[dict[str, int]] = ()
+    page: Path,
+    records: Iterable[dict[str, Any]],
+    seed: int,
+    former: Sequence[dict[str, int]] = (),
+    *,
+    workers: int = 1,
 ) -> None:
     """Writes all records, sorted by theory and place, with the proofs of the equivalent ones.
 
@@ -144,6 +149,7 @@ def store(
         records: of all mutants.
         seed: seed of the sample.
         former: of former samples of this page, their seed, number of mutants, and how many were detected.
+        workers: processes that ran the mutants, one core each.
     """
     proofs = {key(one): one["proof"] for one in json.loads(EQUIVALENT.read_text(encoding="utf-8"))}
     found = []
@@ -154,7 +160,7 @@ def store(
             record = record | {"outcome": "undetected", "by": ""}
         found.append(record)
     found.sort(key=lambda one: (THEORIES.index(one["theory"]), one["file"], one["line"], one["name"]))
-    stored = {"made": header().splitlines(), "seed": seed, "seeds": list(SEEDS), "mutants": found}
+    stored = {"made": header(workers).splitlines(), "seed": seed, "seeds": list(SEEDS), "mutants": found}
     if former:
         stored["former"] = list(former)
     with replacing(page) as draft:
@@ -229,9 +235,11 @@ def main(arguments: list[str]) -> int:
                 kept[mutant.name] = record
                 print(f"{record['outcome']:10s}  {shown(record)}  [{record['by']}]", flush=True)
                 if not options.file:
-                    store(page, kept.values(), options.seed, former)
+                    store(page, kept.values(), options.seed, former, workers=options.workers)
     if not options.file:
-        store(page, kept.values(), options.seed, former)  # with the proofs as they are now
+        store(
+            page, kept.values(), options.seed, former, workers=options.workers
+        )  # with the proofs as they are now
     for name in drawn:
         counts = Counter(one["outcome"] for one in kept.values() if one["theory"] == name)
         if counts:

@@ -36,12 +36,12 @@ def processor() -> str:
         return platform.processor() or platform.machine()
 
 
-def header() -> str:
-    """Returns two lines with the date, the machine and the versions of a measurement."""
+def header(used: int = 1) -> str:
+    """Returns two lines with the date, the machine, the cores that are used and the versions."""
     load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     return (
-        f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC · {processor()}, {os.cpu_count()} cores, 1 "
-        f"used{load}\n"
+        f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC · {processor()}, {os.cpu_count()} cores, "
+        f"{used} used{load}\n"
         f"{platform.system()} {platform.machine()} · Python {platform.python_version()} · torch "
         f"{torch.__version__}"
     )

@@ -248,12 +248,14 @@ def test_random_mutants_are_counted_and_shown_with_their_place():
         {**mutant, "outcome": "equivalent", "by": "a is 0"},
     ]
     record = {"made": ["today", "here"], "seed": 47, "seeds": [0, 1], "mutants": mutants}
-    fresh = record | {"seed": 48, "mutants": mutants[1:4]}
+    former = [{"seed": 46, "mutants": 8, "detected": 6}]
+    fresh = record | {"seed": 48, "mutants": mutants[1:4], "former": former}
     page = ledger([], (THEORY,), random=record, fresh=fresh)
     score = section(page, "Random mutants")
     assert (
         "Of 3 others (seed 48), against which no test was written, claims detect 0 and tests 1: "
-        "33\N{NO-BREAK SPACE}%;"
+        "33\N{NO-BREAK SPACE}%; the rest was not examined for equivalent ones. Of 8 of a former sample "
+        "(seed 46) 75\N{NO-BREAK SPACE}% were detected, before tests of their kind were written. `python"
     ) in score
     assert "| all | 5 | 1 | 1 | 1 | 0 | 2 | 50\N{NO-BREAK SPACE}% | 25\N{NO-BREAK SPACE}% |" in score
     place = "stand_in/maths.py, line 7: `0` becomes `1`, in `return a * b[0]`"

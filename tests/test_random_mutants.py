@@ -58,6 +58,12 @@ THEORY = {
 
         def never(x: float) -> float:
             return x + 1
+
+        def of_metrics(x: float) -> float:
+            return 3 * x
+
+        def of_claims(x: float) -> float:
+            return 5 * x
         """,
     "claims.py": """
         from dataclasses import dataclass
@@ -108,6 +114,24 @@ TESTS = """
         assert maths.ordered(1.0, 2.0) == []
     """
 
+TESTS_OF_METRICS = """
+    from tiny.theories.toy import maths
+
+    def test_of_metrics():
+        assert maths.of_metrics(2.0) == 6.0
+    """
+TESTS_OF_OTHERS = """
+    from tiny.theories import toys
+    """
+TESTS_OF_CLAIMS = """
+    import pytest
+    import tiny.theories.toy.maths
+
+    @pytest.mark.parametrize("number", [2.0, 3.0], ids=["toy/one", "toys/two"])
+    def test_claim(number):
+        assert tiny.theories.toy.maths.of_claims(2.0) == 10.0
+    """
+
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> Path:
@@ -118,6 +142,9 @@ def source(tmp_path_factory) -> Path:
         "tiny/__init__.py": "",
         "tiny/theories/__init__.py": "def theory(name):\n    from .toy import THEORY\n\n    return THEORY\n",
         "tests/theories/toy/test_toy.py": TESTS,
+        "tests/metrics/test_metrics.py": TESTS_OF_METRICS,
+        "tests/core/test_others.py": TESTS_OF_OTHERS,
+        "tests/contract/test_claims.py": TESTS_OF_CLAIMS,
         "conftest.py": "",
         "pyproject.toml": '[tool.pytest.ini_options]\naddopts = "--import-mode=importlib"\n',
     }
@@ -268,6 +295,10 @@ def test_claims_tests_and_survivors(copy, source, tmp_path):
     name = "tests/theories/toy/test_toy.py::test_"
     assert not tests[f"{name}that_fails_without_any_change"]["passed"]
     assert "tiny/theories/toy/maths.py::scaled" in tests[f"{name}of_scale"]["functions"]
+    # of other files those that name the theory, and the tests of its claims
+    others = {each for each in tests if not each.startswith(name)}
+    of_metrics, of_claims = "tests/metrics/test_metrics.py::test_of_metrics", "tests/contract/test_claims.py"
+    assert others == {of_metrics, f"{of_claims}::test_claim[toy/one]"}
     module = copy.root / "tiny/theories/toy/maths.py"
     before = module.read_bytes(), module.stat().st_mtime
 
@@ -283,6 +314,8 @@ def test_claims_tests_and_survivors(copy, source, tmp_path):
     assert judged("*", "/", "doubled") == ("tests", f"{name}of_factors")
     # it runs on import only, so whatever uses its name is run
     assert judged("*", "/", "of_factor") == ("tests", f"{name}of_factors")
+    assert judged("*", "/", "of_metrics") == ("tests", of_metrics)
+    assert judged("*", "/", "of_claims") == ("tests", f"{of_claims}::test_claim[toy/one]")
     assert judged("7", "8", "") == ("tests", f"{name}of_scale")
     assert (module.read_bytes(), module.stat().st_mtime) == before
     # the recording is read again, and made again if a test has changed
@@ -388,11 +421,14 @@ def test_a_mutant_that_is_detected_when_it_is_run_again_was_missed_at_first(tmp_
     records = program.records_of(mutants)
     stored = [records[name] | {"outcome": outcome, "by": ""} for name, outcome in outcomes.items()]
     page = tmp_path / "page.json"
-    page.write_text(json.dumps({"seed": 47, "mutants": stored}))
+    former = [{"seed": 46, "mutants": 8, "detected": 6}]
+    page.write_text(json.dumps({"seed": 47, "mutants": stored, "former": former}))
     for name, value in {"PAGE": page, "sample": lambda *_, **__: mutants, "Runner": Runner}.items():
         monkeypatch.setattr(program, name, value)
     assert program.main(["turing", "--again"]) == 0
-    found = {one["name"]: one for one in json.loads(page.read_text())["mutants"]}
+    again = json.loads(page.read_text())
+    assert again["former"] == former
+    found = {one["name"]: one for one in again["mutants"]}
     assert {name: one["outcome"] for name, one in found.items()} == {
         "one": "claims",
         "two": "tests",

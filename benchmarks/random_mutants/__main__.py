@@ -2,8 +2,9 @@
 ``docs/random_mutants.json``, and stores each outcome as it comes, so that a stopped run goes on.
 
 ``--again`` runs those that were not detected once more, after tests were added; their records say that they
-were missed at first. ``--seed 48 --page FILE`` judges another sample, against which no test was written; that
-of ``docs/random_mutants_fresh.json`` has five mutants of each theory. ``--list`` shows the sample.
+were missed at first. ``--seed 49 --count 5 --page FILE`` judges another sample, against which no test was
+written: that of ``docs/random_mutants_fresh.json``, which also has the shares that former ones had.
+``--list`` shows the sample.
 ``--file FILE`` runs the mutants of a JSON file instead, a list of objects with name, theory, file, old, new
 and what, where old must occur once in the file; nothing is stored.
 """
@@ -133,8 +134,23 @@ class Runner:
             yield from pool.map(one, mutants)
 
 
-def store(page: Path, records: Iterable[dict[str, Any]], seed: int) -> None:
-    """Writes all records, sorted by theory and place, with the proofs of the equivalent ones."""
+def store(
+    page: Path,
+    records: Iterable[dict[str, Any]],
+    seed: int,
+    former: Sequence[dict[str, int]] = (),
+    *,
+    workers: int = 1,
+) -> None:
+    """Writes all records, sorted by theory and place, with the proofs of the equivalent ones.
+
+    Args:
+        page: JSON file.
+        records: of all mutants.
+        seed: seed of the sample.
+        former: of former samples of this page, their seed, number of mutants, and how many were detected.
+        workers: processes that ran the mutants, one core each.
+    """
     proofs = {key(one): one["proof"] for one in json.loads(EQUIVALENT.read_text(encoding="utf-8"))}
     found = []
     for record in records:
@@ -144,7 +160,9 @@ def store(page: Path, records: Iterable[dict[str, Any]], seed: int) -> None:
             record = record | {"outcome": "undetected", "by": ""}
         found.append(record)
     found.sort(key=lambda one: (THEORIES.index(one["theory"]), one["file"], one["line"], one["name"]))
-    stored = {"made": header().splitlines(), "seed": seed, "seeds": list(SEEDS), "mutants": found}
+    stored = {"made": header(workers).splitlines(), "seed": seed, "seeds": list(SEEDS), "mutants": found}
+    if former:
+        stored["former"] = list(former)
     with replacing(page) as draft:
         draft.write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -194,6 +212,7 @@ def main(arguments: list[str]) -> int:
         for one in stored.get("mutants", ())
         if one["outcome"] in (*DETECTED, "equivalent") or not options.again or one["theory"] not in names
     }
+    former = stored.get("former", ())
     missed = {one["name"] for one in stored.get("mutants", ()) if one["name"] not in kept}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         runner = Runner(Path(folder), options.workers, options.seconds)
@@ -216,9 +235,11 @@ def main(arguments: list[str]) -> int:
                 kept[mutant.name] = record
                 print(f"{record['outcome']:10s}  {shown(record)}  [{record['by']}]", flush=True)
                 if not options.file:
-                    store(page, kept.values(), options.seed)
+                    store(page, kept.values(), options.seed, former, workers=options.workers)
     if not options.file:
-        store(page, kept.values(), options.seed)  # with the proofs as they are now
+        store(
+            page, kept.values(), options.seed, former, workers=options.workers
+        )  # with the proofs as they are now
     for name in drawn:
         counts = Counter(one["outcome"] for one in kept.values() if one["theory"] == name)
         if counts:

@@ -18,6 +18,12 @@ from types import CodeType, FrameType
 import pytest
 
 PLAN = "RANDOM_MUTANTS_PLAN"
+CLAIMS = "tests/contract/test_claims.py"  # tests of the claims of all theories
+
+
+def of_theory(items: list, theory: str) -> list:
+    """Returns the tests without those of the claims of other theories."""
+    return [item for item in items if not item.nodeid.startswith(CLAIMS) or f"[{theory}/" in item.nodeid]
 
 
 class Calls:
@@ -69,6 +75,10 @@ class Recording:
         self.tests, self.fixtures = dict[str, dict](), dict[int, set[str]]()
         self.calls = Calls()
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items):
+        items[:] = of_theory(items, self.plan["theory"])
+
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item, nextitem):
         clear_caches(self.plan["package"])
@@ -111,7 +121,7 @@ class Chosen:
         for name, number in list(place.items()):
             place.setdefault(name.split("[")[0], number)
         chosen = []
-        for item in items:
+        for item in of_theory(items, self.plan["theory"]):
             name = item.nodeid if item.nodeid in self.plan["known"] else item.nodeid.split("[")[0]
             if name in place:
                 chosen.append((place[name], item))

@@ -1,15 +1,18 @@
 """Runs mutants in a copy of the package: first the theory's quick claims, then its tests.
 
-A recording without any change tells which functions each claim and each test executes and how long it takes.
-For a mutant only those run that execute the changed function, and the quickest first. A test that does not
-execute it cannot see it, up to results that a fixture or an object has kept: the other tests of the same
-files follow. What is outside of functions concerns the functions that use its name.
+Its tests are those in its folder, those of its claims among the tests of all claims, and the files of metrics
+and of the core that name it. A recording without any change tells which functions each claim and each test
+executes and how long it takes. For a mutant only those run that execute the changed function, and the
+quickest first. A test that does not execute it cannot see it, up to results that a fixture or an object has
+kept: the other tests of the same files follow. What is outside of functions concerns the functions that use
+its name.
 """
 
 import ast
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +23,7 @@ from typing import Any
 
 from . import Mutant, modules
 from .operators import DEFINITIONS, FUNCTIONS, qualified
+from .recorder import CLAIMS
 
 SEEDS = (0, 1)
 START, FACTOR = (
@@ -28,6 +32,7 @@ START, FACTOR = (
 )  # seconds of processor time for the start of a process, and per second of the recording
 PLAN = "RANDOM_MUTANTS_PLAN"  # variable with the path of the plan of pytest
 RECORDING = 1800  # seconds of processor time of a recording
+SHARED = ("theories", "metrics", "core")  # folders of tests whose files may name a theory
 HERE = Path(__file__).resolve().parent
 Record = dict[str, dict[str, Any]]  # name -> seconds, functions, passed
 
@@ -96,9 +101,15 @@ class Copy:
         self.server.wait()
 
     def tests_of(self, theory: str) -> list[str]:
-        """Returns the folder or the files of a theory's tests."""
-        folder = self.root / "tests" / "theories"
-        found = [folder / theory, *sorted(folder.glob(f"test_{theory}*.py"))]
+        """Returns the folder or the files of a theory's tests, the files beside them and those of metrics and
+        of the core that name the theory, and the file with the tests of all claims.
+        """
+        folder = self.root / "tests"
+        named = re.compile(rf"\b{self.package}\.theories(\.| import ([\w, ]+, )?){theory}\b")
+        shared = [path for part in SHARED for path in sorted((folder / part).glob("test_*.py"))]
+        found = [folder / "theories" / theory, *sorted((folder / "theories").glob(f"test_{theory}*.py"))]
+        found += [path for path in shared if path not in found and named.search(path.read_text("utf-8"))]
+        found.append(self.root / CLAIMS)
         return [str(path.relative_to(self.root)) for path in found if path.exists()]
 
     def run(self, module: str, arguments: Sequence[str], seconds: float, *, compiled: bool = False) -> int:
@@ -156,7 +167,9 @@ class Copy:
         report = self.root / "tests.record.json"
         report.unlink(missing_ok=True)
         package = f"{self.package}.theories.{theory}"
-        self.pytest({"record": str(report), "package": package}, self.tests_of(theory), RECORDING)
+        self.pytest(
+            {"record": str(report), "package": package, "theory": theory}, self.tests_of(theory), RECORDING
+        )
         if not report.exists():
             raise RuntimeError(f"the tests of {theory} cannot be run")
         tests = json.loads(report.read_text(encoding="utf-8"))
@@ -200,17 +213,17 @@ class Copy:
         selected = within(ordered, tests, self.seconds)
         left = len(ordered) - len(selected)
         if selected:
-            result = self.tested(selected, tests)
+            result = self.tested(selected, tests, mutant.theory)
             if result["failed"]:
                 return Outcome("tests", result["failed"], len(names), result["ran"], left)
         by = ", ".join(undecided) if undecided else "" if names or ordered else "nothing executes it"
         return Outcome("undecided" if undecided else "undetected", by, len(names), len(selected), left)
 
-    def tested(self, selected: Sequence[str], tests: Record) -> dict[str, Any]:
+    def tested(self, selected: Sequence[str], tests: Record, theory: str) -> dict[str, Any]:
         """Runs tests until one fails; returns its name, or "", and how many ran."""
         report = self.root / "tests.report.json"
         report.unlink(missing_ok=True)
-        plan = {"tests": list(selected), "known": list(tests), "report": str(report)}
+        plan = {"tests": list(selected), "known": list(tests), "report": str(report), "theory": theory}
         files = dict.fromkeys(name.split("::")[0] for name in selected)
         seconds = START + FACTOR * sum(tests[name]["seconds"] for name in selected)
         status = self.pytest(plan, files, seconds)

@@ -290,10 +290,15 @@ def _fresh(record: Document) -> str:
     """Returns a sentence about the sample against which no test was written."""
     counts = Counter(one["outcome"] for one in record["mutants"])
     detected, total = counts["claims"] + counts["tests"], counts.total()
+    former = "".join(
+        f" Of {one['mutants']} of a former sample (seed {one['seed']}) "
+        f"{_share(one['detected'], one['mutants'])} were detected, before tests of their kind were written."
+        for one in record.get("former", ())
+    )
     return (
         f"Of {total} others (seed {record['seed']}), against which no test was written, claims detect "
         f"{counts['claims']} and tests {counts['tests']}: {_share(detected, total)}; the rest was not "
-        "examined for equivalent ones."
+        f"examined for equivalent ones.{former}"
     )
 
 

@@ -250,3 +250,29 @@ def test_written_weights_are_judged_by_the_share_of_wrong_questions():
     wrong = steps.written.function(generator(3), **control.changed)
     assert wrong.value == pytest.approx(1.0)
     assert wrong.detail["free-running"] * 3 == pytest.approx(round(wrong.detail["free-running"] * 3))
+
+
+@pytest.mark.parametrize(("wrong", "free"), [(3, 0), (1, 1), (0, 2), (0, 0)])
+def test_the_claim_about_written_weights_counts_shares_of_questions(monkeypatch, wrong: int, free: int):
+    """Of twenty questions with right beginnings, and of the first three that run free."""
+    asked = []
+    monkeypatch.setattr(
+        steps,
+        "whole",
+        lambda model, task, samples, *, filler: (
+            asked.append((len(samples), filler)),
+            torch.arange(20) >= wrong,
+        )[1],
+    )
+    monkeypatch.setattr(
+        steps,
+        "correct",
+        lambda model, task, samples, kind: (asked.append((len(samples), kind)), torch.arange(3) >= free)[1],
+    )
+    found = steps.written.function(generator(5))
+    assert found.value == pytest.approx(max(wrong / 20, free / 3))
+    assert found.detail["free-running"] == pytest.approx(free / 3)
+    assert 10 <= found.detail["n"] <= 40
+    assert asked == [(20, False), (3, "chain")]
+    steps.written.function(generator(5), filler=True)
+    assert asked[2:] == [(20, True), (3, "filler")]

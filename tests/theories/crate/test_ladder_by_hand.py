@@ -530,3 +530,66 @@ def test_a_network_of_a_comparison_is_compared_with_untrained_ones_of_its_recipe
     fresh = build(constructor, generator())
     assert isinstance(fresh, CRATE)
     assert fresh(data.tokens.float()).shape == (40, 10)
+
+
+def test_derived_layers_are_trained_as_the_recipes_are_or_by_descent(monkeypatch):
+    """AdamW: 300 steps at the rate .003; descent: 120 steps with momentum on the first 512 images."""
+    asked = []
+    monkeypatch.setattr(networks, "train_classifier", lambda *parts, **o: asked.append((parts, o)))
+    monkeypatch.setattr(networks, "fit", lambda *parts, **o: asked.append((parts, o)))
+    monkeypatch.setattr(networks, "Classification", lambda *parts: parts)
+    train, validation, g = small_data(600, 1), small_data(20, 2), generator(10)
+    model = torch.nn.Linear(2, 2)
+    networks.adamw(model, train, validation, g)
+    networks.descend(model, train, validation, g)
+    (first, settings), (second, others) = asked
+    assert first == (model, train, validation)
+    assert settings == {"steps": 300, "learning_rate": 3e-3, "generator": g}
+    _, (images, held, batch) = second
+    assert torch.equal(images.tokens, train.tokens[:512])
+    assert held is validation
+    assert batch == 512
+    optimiser = others.pop("optimiser")
+    assert others == {"steps": 120, "clip": 1.0, "generator": g}
+    group = optimiser.param_groups[0]
+    assert isinstance(optimiser, torch.optim.SGD)
+    assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.1, 0.9, 0)
+
+
+def test_sampled_tokens_that_are_all_zero_give_a_row_of_the_same_side(monkeypatch):
+    """Only the last of the sequences has a token that is not zero, and it is not drawn."""
+    monkeypatch.setattr(on_data, "MAX_SEQUENCES", 3)
+    monkeypatch.setattr(on_data, "MIN_SEQUENCES", 3)
+    drawn = set(torch.randperm(40, generator=torch.Generator().manual_seed(4_019_217_653))[:3].tolist())
+    left = next(i for i in range(40) if i not in drawn)
+    tokens = torch.zeros(40, 2, 5, dtype=torch.float64)
+    tokens[left, 1] = 1.0
+    (row,) = on_data.measure(on_data.read(TokenData(tokens=tokens)), generator(), draws=5)
+    assert (row.quantity, row.value, row.side, row.unit) == (on_data.LEFT, None, "<=", "share")
+    assert "zero" in row.reason
+    tokens[min(drawn), 0, 2] = 1.0
+    rows = list(on_data.measure(on_data.read(TokenData(tokens=tokens)), generator(), draws=5))
+    (row,) = (each for each in rows if getattr(each, "quantity", "") == on_data.LEFT)
+    assert row.value is not None
+    assert row.side == "<="
+
+
+def test_rows_on_data_say_what_would_contradict_and_from_how_many_sequences(measured):
+    rows, *_ = measured
+    expected = {
+        (on_data.LEFT, ""): ("<=", "<=", 12, 1.0, "share"),
+        (on_data.LEFT_LENGTHS_KEPT, ""): ("<=", "<=", 12, None, "share"),
+        (on_data.LARGEST_CHANGE, "paper"): ("<=", None, 12, 0.0, ""),
+        (on_data.SMALLEST_CHANGE, "tied residual"): (">=", None, 12, 0.0, ""),
+        (on_data.CODE_NONZEROS, ""): ("<=", "<=", 72, 1 / 8, "share"),
+        (on_data.NONZEROS_CHANGE, ""): ("<=", "<=", 72, 0.0, ""),
+        (on_data.LASSO_DECREASE, ""): ("<=", None, 72, -1 + 1e-4, ""),
+    }
+    found = {key: row for key, row in rows.items() if row.kind == "on data"}
+    assert found.keys() == expected.keys()
+    for key, (op, side, n, threshold, unit) in expected.items():
+        row = found[key]
+        assert (row.op, row.side, row.n, row.unit, row.scope) == (op, side, n, unit, "any data"), key
+        assert threshold is None or row.threshold == pytest.approx(threshold), key
+        assert row.predicted is None
+    assert rows[on_data.NONZEROS_CHANGE, ""].bounds == (-1.0, 1.0)

@@ -204,3 +204,24 @@ def test_random_weights_are_divided_by_the_number_of_keys(n: int):
         pairs = itertools.product(range(n), repeat=2)
         keys = sum(equalities(*query, *pair) == equalities(*pattern.labels) for pair in pairs)
         assert found == pytest.approx(own / max(keys, 1))
+
+
+@pytest.mark.parametrize("name", ["learnt, orthonormal", "learnt, Laplacian", "learnt, 5 of n"])
+def test_heads_are_learnt_on_graphs_of_eight_to_ten_nodes(name: str, monkeypatch):
+    """And measured on graphs of ten nodes that the same identifiers describe."""
+    (rung,) = (rung for rung in ladder.LADDER.rungs if rung.name == name)
+    seen, drawn = [], []
+
+    def train(identifiers, *, generator: torch.Generator, **settings):
+        seen.append((identifiers, settings))
+        return lambda batch: torch.full((4, 15, 100, 100), 0.01, dtype=torch.float64).log()
+
+    monkeypatch.setattr(ladder, "train_heads", train)
+    monkeypatch.setattr(ladder, "draw_batch", lambda *settings: drawn.append(settings[:4]))
+    monkeypatch.setattr(ladder, "null_overlaps", lambda *_: (0.1, 0.2))
+    row, worst = rung.measure(torch.Generator().manual_seed(0))
+    ((identifiers, settings),) = seen
+    assert settings == {"sizes": (8, 9, 10), "width": 10, "steps": 300}
+    assert drawn == [(10, 4, identifiers, 10)]
+    assert (row.n, worst.n) == (4, 4)
+    assert row.null.draws == pytest.approx((0.1, 0.2))

@@ -12,7 +12,7 @@ from torch import nn
 
 from transformer_theory import induction
 from transformer_theory.core.metric import Activations
-from transformer_theory.theories.induction import chains, ladder, learning
+from transformer_theory.theories.induction import chains, ladder, learning, memory
 from transformer_theory.theories.induction.in_networks import (
     IN_NETWORKS,
     CopyingScore,
@@ -20,6 +20,12 @@ from transformer_theory.theories.induction.in_networks import (
     limits_of,
     next_token_blocks,
     repeated_blocks,
+)
+from transformer_theory.theories.induction.memory import (
+    MemoryNetwork,
+    measured_recall,
+    triggered_sequences,
+    unit_vectors,
 )
 from transformer_theory.theories.induction.network import Layer
 from transformer_theory.theories.induction.scores import InductionScores
@@ -362,3 +368,131 @@ def test_an_mlp_adds_w_gelu_w_of_the_normalised_stream():
     hidden = unit @ first.T + bias
     expected = x + hidden * norm.cdf(hidden) @ second.T + shift
     assert layer(torch.from_numpy(x)).detach().numpy() == pytest.approx(expected)
+
+
+# ---- memories
+
+
+def memory_network() -> MemoryNetwork:
+    """Seven ids, up to nine tokens, five dimensions, and matrices that are not symmetric."""
+    model = MemoryNetwork(vocabulary=7, length=9, dim=5, generator=generator(3))
+    with torch.no_grad():
+        for number, matrix in enumerate((model.keys1, model.keys2, model.output2)):
+            matrix.copy_((2 + number) * torch.randn(5, 5, generator=generator(4 + number)))
+    return model
+
+
+def parts_of(model: MemoryNetwork) -> dict[str, np.ndarray]:
+    state = {name: value.double().numpy() for name, value in model.state_dict().items()}
+    return state
+
+
+@pytest.mark.parametrize("length", [1, 4, 8, 9])
+def test_the_memory_network_reads_shorter_sequences_too(length: int):
+    """Positions from the first on; the first layer attends by position, the second by the id before."""
+    model = memory_network()
+    W = parts_of(model)
+    ids = np.random.default_rng(5).integers(7, size=(3, length))
+    allowed = np.tri(length, dtype=bool)
+    p = W["positions"][:length]
+    expected = []
+    for row in ids:
+        e = W["embedding"][row]
+        before = softmax(p @ W["keys1"] @ p.T, allowed) @ W["previous"][row]
+        attention = softmax(e @ W["keys2"] @ before.T, allowed)
+        expected.append(attention @ (e @ W["output2"].T @ W["unembedding"].T))
+    with torch.no_grad():
+        found = model(torch.from_numpy(ids)).numpy()
+    assert found == pytest.approx(np.array(expected), rel=1e-4, abs=1e-5)
+
+
+def test_the_masses_of_three_memories():
+    """Mean softmax weights of the own id, and of the position before from the second position on."""
+    model = memory_network()
+    W = parts_of(model)
+    p, e = W["positions"], W["embedding"]
+    everything = np.ones((7, 7), bool)
+    output = softmax(e @ W["output2"].T @ W["unembedding"].T, everything)
+    keys2 = softmax(e @ W["keys2"] @ W["previous"].T, everything)
+    keys1 = softmax(p @ W["keys1"] @ p.T, np.tri(9, dtype=bool))
+    expected = {
+        "output 2": np.mean(np.diag(output)),
+        "keys 2": np.mean(np.diag(keys2)),
+        "keys 1": np.mean([keys1[t, t - 1] for t in range(1, 9)]),
+    }
+    assert model.masses() == pytest.approx(expected, rel=1e-4)
+
+
+def test_recall_counts_the_pairs_whose_own_output_is_the_largest():
+    N, d, g = 40, 12, generator(6)
+    inputs, outputs = (unit_vectors(N, d, g).numpy() for _ in range(2))
+    assert np.linalg.norm(inputs, axis=1) == pytest.approx(np.ones(N))
+    right = 0
+    for i in range(N):
+        recalled = sum((inputs[j] @ inputs[i]) * outputs[j] for j in range(N))
+        right += int(np.argmax(outputs @ recalled) == i)
+    assert 0.2 < right / N < 0.95
+    assert measured_recall(N, d, generator(6)) == pytest.approx(right / N)
+
+
+def test_targets_of_triggers_by_a_loop():
+    """A target stands where a trigger is followed by its successor and was so before. Successors are drawn
+    first in the order of the package; here they are read off the sequences.
+    """
+    ids, targets = triggered_sequences(200, vocabulary=9, length=30, triggers=4, generator=generator(7))
+    for sequence, wanted in zip(ids.tolist(), targets.tolist()):
+        known = {sequence[t]: wanted[t] for t in range(30) if wanted[t] >= 0}
+        assert len(known) <= 4
+        for trigger, successor in known.items():
+            hits = [t for t in range(29) if sequence[t] == trigger and sequence[t + 1] == successor]
+            marked = [t for t in range(30) if sequence[t] == trigger and wanted[t] >= 0]
+            assert [t for t in marked if t < 29] == hits[1:], "all but the first"
+            assert {wanted[t] for t in marked} == {successor}
+
+
+def test_memories_are_trained_on_batches_of_64_sequences(monkeypatch):
+    asked, draw = [], memory.triggered_sequences
+    monkeypatch.setattr(
+        memory,
+        "triggered_sequences",
+        lambda n, **settings: (
+            settings.pop("generator"),
+            asked.append((n, settings)),
+            draw(n, **settings, generator=generator(8)),
+        )[2],
+    )
+    optimisers = []
+
+    def optimiser(parameters):
+        optimisers.append(torch.optim.SGD(parameters, lr=0.5))
+        return optimisers[0]
+
+    model, masses = memory.train_memories(
+        optimiser, steps=1, measured=(0, 1), triggers=5, generator=generator(9)
+    )
+    assert asked == [(64, {"vocabulary": 16, "length": 32, "triggers": 5})]
+    assert sorted(masses) == [0, 1]
+    assert masses[1] == model.masses()
+    # from zero attention is uniform, and only the output has a gradient
+    ids, targets = (each.numpy() for each in draw(64, **asked[0][1], generator=generator(8)))
+    W = parts_of(model)
+    e, U = W["embedding"], W["unembedding"]
+    gradient, count = np.zeros((64, 64)), (targets >= 0).sum()
+    for row, wanted in zip(ids, targets):
+        for t in np.flatnonzero(wanted >= 0):
+            error = np.full(16, 1 / 16) - (np.arange(16) == wanted[t])
+            gradient += np.outer(error @ U, e[row[: t + 1]].mean(0)) / count
+    assert W["output2"] == pytest.approx(-0.5 * gradient, abs=1e-6)
+    assert np.abs(W["keys1"]).max() == np.abs(W["keys2"]).max() == 0
+    assert np.abs(gradient).max() > 1e-3
+
+
+@pytest.mark.parametrize("weights", [None, np.zeros((0, 2, 3, 3))])
+def test_without_weights_or_without_sequences_there_is_no_positional_share(weights):
+    tokens = torch.zeros(0 if weights is not None else 2, 3, 2)
+    given = None if weights is None else torch.from_numpy(weights).float()
+    metric = induction.PositionalShare()
+    empty = Activations("a", 0, "attention", tokens, tokens, weights=given)
+    assert metric.statistics(empty) is None
+    metric.update(empty)
+    assert list(metric.compute()) == []

@@ -493,3 +493,29 @@ def test_the_vision_transformer_reads_images_with_its_class_token(monkeypatch):
     pairs = {(int(a), int(b)) for a, b in zip(first.tokens[:, 1:][known], validation.ids[known])}
     assert len({a for a, _ in pairs}) == len(pairs) == len({b for _, b in pairs})
     assert rows[0].model == "ViT"
+
+
+@pytest.mark.parametrize("places", [(33, 34, 60), (34, 60), (35, 36, 70, 99)])
+def test_windows_of_a_text_begin_with_its_first_word(monkeypatch, places: tuple[int, ...]):
+    """A word at place 34 ends the first window of 35 words; one at place 33 ends none."""
+    ids = np.random.default_rng(5).permutation(100) + 2
+    ids[[0, 1, 2, *places]] = 1  # the most frequent word
+    words = ("<unk>", *(f"w{i}" for i in range(1, 102)))
+    text = Text(torch.from_numpy(ids), Vocabulary(words), "a text")
+    seen = captured(monkeypatch, "decoder on WikiText", text)
+    ends = [place for place in places if place >= 34]
+    assert seen["probe"].inputs.tolist() == [ids[end - 34 : end + 1].tolist() for end in ends]
+
+
+@pytest.mark.parametrize(("places", "measured"), [((34, 50), True), ((33, 50), False), ((50,), False)])
+def test_two_windows_are_needed(monkeypatch, places: tuple[int, ...], measured: bool):
+    ids = np.arange(60) + 2
+    ids[list(places)] = 1
+    ids[:3] = 1
+    words = ("<unk>", *(f"w{i}" for i in range(1, 62)))
+    monkeypatch.setattr(networks, "_trained", lambda *_, **__: iter(["trained"]))
+    text = Text(torch.from_numpy(ids), Vocabulary(words), "a text")
+    (row,) = RUNGS["decoder on WikiText"].measure(generator(4), text)
+    assert (row == "trained") == measured
+    if not measured:
+        assert "no word ends two windows of 35 words" in row.reason

@@ -329,3 +329,84 @@ def test_the_change_of_features_is_relative_to_the_largest_one():
     assert all(0 < value < 1e-12 for value in values)
     control = claims.permutation.function(generator(), attention=False)
     assert 0.1 < control < 2
+
+
+@pytest.mark.parametrize(
+    ("size", "refused"), [(1e45, False), (-1e45, False), (1.1e45, True), (-1.1e45, True)]
+)
+def test_a_single_number_above_the_limit_is_refused(size: float, refused: bool):
+    """The other numbers are small; so are all other inputs."""
+    x = torch.full((3, 4, 2), 0.5, dtype=torch.float64)
+    x[1, 2, 1] = size
+    for call in (kernels.attention_kernel, kernels.mlp_kernel):
+        if refused:
+            with pytest.raises(
+                ValueError, match=r"x must have numbers of at most 1e\+45 in size, got 1.1e\+45"
+            ):
+                call(x)
+            with pytest.raises(ValueError, match="y must have numbers of at most"):
+                call(torch.ones(2, 4, 2).double(), x)
+        else:
+            assert call(x).isfinite().all()
+
+
+def test_a_spread_above_the_limit_is_refused():
+    x = torch.full((2, 3, 2), 1e-20, dtype=torch.float64)
+    for spread in (1e45, -1e45):
+        assert kernels.attention_kernel(x, spread=spread).isfinite().all()
+    for spread in (2e45, -2e45, math.inf):
+        with pytest.raises(ValueError, match="spread must be a finite number of at most 1e"):
+            kernels.attention_kernel(x, spread=spread)
+
+
+def kappa(inner: float, left: float, right: float) -> float:
+    """The kernel of relu for vectors with this inner product and these norms."""
+    cosine = np.clip(inner / (left * right), -1, 1)
+    angle = np.arccos(cosine)
+    return left * right / (2 * np.pi) * (np.sin(angle) + (np.pi - angle) * cosine)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.8])
+def test_the_kernel_of_two_sets_of_inputs_with_unequal_numbers_of_keys(spread: float):
+    """Pair by pair of keys, from the outer products of query and key; the first token is the query."""
+    rng = np.random.default_rng(20)
+    x, y = rng.standard_t(4, size=(3, 5, 2)), rng.standard_t(4, size=(2, 4, 2)) + 0.5
+
+    def parts(tokens: np.ndarray) -> list[np.ndarray]:
+        ones = np.hstack([tokens, np.ones((len(tokens), 1))])
+        outer = [np.outer(ones[0], key).ravel() for key in ones[1:]]
+        return [np.append(w, spread * tokens[0] @ key) for w, key in zip(outer, tokens[1:])]
+
+    def entry(a: np.ndarray, b: np.ndarray) -> float:
+        found = [
+            kappa(u @ v, np.linalg.norm(u), np.linalg.norm(v)) * (1 + p @ q)
+            for u, p in zip(parts(a), a[1:])
+            for v, q in zip(parts(b), b[1:])
+        ]
+        return float(np.mean(found))
+
+    found = kernels.attention_kernel(torch.from_numpy(x), torch.from_numpy(y), spread=spread).numpy()
+    assert found == pytest.approx(np.array([[entry(a, b) for b in y] for a in x]), rel=1e-9)
+    rows = [np.append(each.ravel(), 1.0) for each in x]
+    flat = [[kappa(a @ b, np.linalg.norm(a), np.linalg.norm(b)) for b in rows] for a in rows]
+    assert kernels.mlp_kernel(torch.from_numpy(x)).numpy() == pytest.approx(np.array(flat), rel=1e-9)
+
+
+def test_the_control_of_the_limit_has_half_the_weight_of_the_correlation():
+    """Predictions of heads with s = 4 against a kernel with s = 2, and not with a larger one."""
+    (limit,) = (claim for claim in claims.CLAIMS if claim.id == "random_features/limit")
+    assert "s = 2" in limit.control_description
+    assert any("s = 4" in assumption for assumption in limit.assumptions)
+    assert limit.change.changed == {"spread": 2.0}
+    heads = RandomFeatureAttention.draw(20_000, 3, spread=4.0, generator=torch.Generator().manual_seed(1))
+    x = np.random.default_rng(21).normal(size=(2, 3, 3))
+    features = heads.features(torch.from_numpy(x)).double().numpy()
+    monte_carlo = features @ features.T
+    distance = {
+        spread: np.linalg.norm(
+            kernels.attention_kernel(torch.from_numpy(x), spread=spread).numpy() - monte_carlo
+        )
+        for spread in (2.0, 4.0, 8.0)
+    }
+    assert min(distance, key=distance.get) == 4.0
+    assert distance[4.0] < 0.05 * np.linalg.norm(monte_carlo)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
+from scipy.stats import t
 
 from transformer_theory.core.metric import Activations
 from transformer_theory.core.statistics import permutations
@@ -13,6 +14,8 @@ from transformer_theory.core.table import collect
 from transformer_theory.data import TokenData
 from transformer_theory.metrics.class_features import CLASS_CODING_RATE, CODING_RATE, RATE_REDUCTION
 from transformer_theory.theories.rate_reduction import in_networks, ladder, on_data
+
+FIXED = 4_019_217_653  # seed of all fixed numbers of the package
 
 
 def rate(x: np.ndarray, eps2: float) -> float:
@@ -181,3 +184,179 @@ def test_trained_rungs_centre_by_the_tokens_that_they_trained_on(monkeypatch):
     assert ladder._training_tokens(images) == "of"
     assert seen == ["first"]
     ladder._training_tokens.cache_clear()
+
+
+@pytest.mark.parametrize("flat", [0, 1])
+def test_the_distortion_is_compared_in_the_class_with_the_smallest_margin(flat: int):
+    """The bound of a class is sqrt(n_j / n) d / eps^2; one class is a line, the other fills the space."""
+    x, y = classes((21, 11), 5)
+    x[y == flat] = x[y == flat][:, :1] * [1.0, 2.0, -1.0]
+    rows, _ = rows_on(TokenData(tokens=torch.from_numpy(x)[:, None], labels=torch.from_numpy(y)), draws=0)
+    ranks = [1, 3] if flat == 0 else [3, 1]
+    margins = [np.sqrt(size / 32) * 3 / 0.1 / rank for size, rank in zip((21, 11), ranks)]
+    row = rows[on_data.SMALL_DISTORTION]
+    assert row.value == pytest.approx(min(margins))
+    assert max(margins) > 2 * min(margins)
+    assert (row.op, row.threshold, row.verdict) == (">=", 1.0, "holds")
+    row = rows[on_data.RANKS_FIT]
+    assert (row.value, row.op, row.threshold, row.verdict) == (4.0, "<=", 3.0, "fails")
+
+
+def test_the_ranks_may_fill_the_space_and_a_small_class_has_a_small_margin():
+    """Two of 242 samples span a plane: the margin is sqrt(2 / 242) d / .1 / 2, d = 5 and d = 2."""
+    rng, small = np.random.default_rng(6), np.array([[1.0, 0.4], [0.2, 1.0]])
+    wide, narrow = np.zeros((242, 5)), np.zeros((242, 2))
+    wide[:240, :3], wide[240:, 3:] = rng.normal(size=(240, 3)), small
+    narrow[:240, 0], narrow[240:] = rng.normal(size=240), small
+    for x, ranks, fits, distortion in ((wide, 5, "holds", "holds"), (narrow, 3, "fails", "fails")):
+        labels = torch.from_numpy(np.repeat([0, 1], [240, 2]))
+        data = TokenData(tokens=torch.from_numpy(x)[:, None], labels=labels)
+        rows = {row.quantity: row for row in on_data._assumptions(on_data.features_of(on_data.read(data)))}
+        margin = np.sqrt(2 / 242) * x.shape[1] / 0.1 / 2
+        assert rows[on_data.SMALL_DISTORTION].value == pytest.approx(margin)
+        assert rows[on_data.SMALL_DISTORTION].verdict == distortion
+        assert (rows[on_data.RANKS_FIT].value, rows[on_data.RANKS_FIT].verdict) == (ranks, fits)
+
+
+@pytest.mark.parametrize(("samples", "dims"), [(30, 10), (31, 10), (30, 11), (6, 10), (6, 11)])
+def test_as_many_samples_and_dimensions_as_the_limits_are_kept(samples: int, dims: int, monkeypatch):
+    monkeypatch.setattr(on_data, "MAX_SAMPLES", 30)
+    monkeypatch.setattr(on_data, "MAX_DIM", 10)
+    rng = np.random.default_rng(7)
+    x, y = rng.normal(size=(samples, dims)) * np.linspace(3, 0.2, dims), np.arange(samples) % 2
+    found = on_data.features_of(on_data.Sequences(torch.from_numpy(x), torch.from_numpy(y), "given"))
+    cosines = found.vectors.numpy() @ found.vectors.numpy().T
+    if samples == 31:
+        assert len(found.vectors) == len(found.labels) == 30
+        places = [int(np.argmin(((units(x) - each) ** 2).sum(1))) for each in found.vectors.numpy()]
+        assert y[places].tolist() == found.labels.tolist()
+        assert len(set(places)) == 30
+    elif dims == 10:
+        assert found.vectors.numpy() == pytest.approx(units(x))
+    else:
+        leading = x @ np.linalg.svd(x, full_matrices=False)[2][:10].T
+        assert cosines == pytest.approx(units(leading) @ units(leading).T)
+        assert found.vectors.shape[1] == min(10, samples)
+    assert ("leading" in found.description) == (dims == 11)
+
+
+@pytest.mark.parametrize(("width", "expected"), [(64, "all 2 tokens"), (65, "mean of 2 tokens")])
+def test_up_to_128_entries_are_one_vector(width: int, expected: str):
+    x = np.random.default_rng(8).normal(size=(4, 2, width))
+    data = TokenData(tokens=torch.from_numpy(x), labels=torch.arange(4) % 2)
+    found = on_data.read(data)
+    assert expected in found.description
+    assert found.vectors.numpy() == pytest.approx(x.reshape(4, -1) if width == 64 else x.mean(1))
+
+
+@pytest.mark.parametrize(
+    ("n", "classes", "dim", "layers"), [(1000, 10, 64, 100), (2000, 100, 128, 10), (2000, 10, 128, 45)]
+)
+def test_layers_cost_moments_factors_and_products(n: int, classes: int, dim: int, layers: int):
+    """4e10 operations: k + 1 moments of n d^2 and factors of 8 d^3, and n k d^2 for the products."""
+    cost = (classes + 1) * (n * dim**2 + 8 * dim**3) + n * classes * dim**2
+    assert on_data.depth(n, classes, dim) == layers == min(100, max(10, int(4e10 / cost)))
+
+
+def test_the_step_is_a_quarter_of_the_inverse_of_the_largest_operator():
+    assert on_data.short_step(24, 3) == pytest.approx(0.2)
+    assert on_data.short_step(60, 3) == pytest.approx(0.5)
+    assert on_data.short_step(200, 3) == 0.5
+
+
+class Known:
+    """A construction with given reductions, whose features are those of the samples, rotated."""
+
+    def __init__(self, x: torch.Tensor, reductions: list[float]):
+        self.reductions = torch.tensor(reductions, dtype=torch.float64)
+        self.rates = torch.stack([self.reductions + 1, torch.ones(len(reductions)).double()], 1)
+        self.features = self.transform(x)
+
+    def transform(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, [1, 2, 0]] * torch.tensor([1.0, -1.0, 1.0]).double()
+
+    def predict(self, transformed: torch.Tensor) -> torch.Tensor:
+        return (transformed[:, 0] > 0).long()
+
+
+@pytest.mark.parametrize("draws", [0, 1, 39])
+def test_rows_of_a_construction_and_of_its_only_null(monkeypatch, unchecked, draws: int):
+    asked, given = [], ([1.0, 1.6, 1.5, 2.0, 2.0 - 1e-12], [1.0, 0.9, 0.8, 0.95, 1.2])
+
+    def construct(x: torch.Tensor, y: torch.Tensor, **settings) -> Known:
+        asked.append((x, y, settings))
+        return Known(x, given[len(asked) - 1])
+
+    monkeypatch.setattr(on_data, "construct", construct)
+    tokens, u, y = data((21, 11), 9)
+    rows, arrays = rows_on(tokens, draws)
+    assert len(asked) == (2 if draws else 1)
+    x, labels, settings = asked[0]
+    assert np.bincount(labels.numpy()).tolist() == [16, 9]
+    assert settings == {
+        "layers": 100, "eps": 0.1**0.5, "step": pytest.approx(0.25 * 25 * 0.1 / 3), "sharpness": 500.0,
+    }  # fmt: skip
+    best = optimum((16, 9), 0.1)
+    for quantity, value, null, unit in (
+        (on_data.LAYERS_RAISE, 3 / 4, 2 / 4, "share"),
+        (on_data.REDUCTION_AFTER, 2.0, 1.2, "nats"),
+        (on_data.SHARE_AFTER, 2.0 / best, 1.2 / best, "share"),
+    ):
+        row = rows[quantity]
+        assert row.value == pytest.approx(value, rel=1e-6)
+        assert (row.unit, row.n, row.split, row.scope) == (unit, 25, "train", "any data")
+        assert [null.draws for null in row.nulls] == ([pytest.approx((null,), rel=1e-6)] if draws else [])
+    raised = rows[on_data.LAYERS_RAISE]
+    assert (raised.op, raised.threshold, raised.verdict) == (">=", 1.0, "violated")
+    assert {rows[name].side for name in (on_data.REDUCTION_AFTER, on_data.SHARE_AFTER)} == {">="}
+    if draws:
+        assert torch.equal(asked[1][0], x)
+        assert torch.equal(asked[1][1], labels[permutations(25, 1)[0]])
+        assert {name: value for name, value in asked[1][2].items() if name != "sharpness"} == {
+            name: value for name, value in settings.items() if name != "sharpness"
+        }
+        assert arrays["rate_reduction/null_reductions"].tolist() == given[1]
+    assert float(arrays["rate_reduction/optimum"]) == pytest.approx(best, rel=1e-6)
+    for when, features in (("before", x.numpy()), ("after", x.numpy()[:, [1, 2, 0]])):
+        for j, found in enumerate(arrays[f"rate_reduction/spectra_{when}"]):
+            part = features[labels.numpy() == j]
+            expected = np.linalg.svd(part, compute_uv=False) / np.sqrt(len(part))
+            assert found == pytest.approx(expected)
+    # the seven unseen samples, sorted by class
+    unseen = np.array([each for each in u if np.abs(x.numpy() - each).sum(1).min() > 1e-9])
+    truth = y[[int(np.argmin(((u - each) ** 2).sum(1))) for each in unseen]]
+    shown = arrays["rate_reduction/labels"]
+    assert shown.tolist() == sorted(truth.tolist())
+    first = arrays["rate_reduction/cosines_before"]
+    assert first == pytest.approx(arrays["rate_reduction/cosines_after"], abs=1e-6)  # rotations keep cosines
+    together = [np.abs(unseen @ each).sum() for each in unseen]
+    assert sorted(np.abs(first).sum(1)) == pytest.approx(sorted(together), rel=1e-5)
+    compressed = rows[on_data.ACCURACY_COMPRESSED]
+    assert compressed.value == pytest.approx(np.mean((unseen[:, 1] > 0) == truth))
+
+
+def test_a_decrease_within_rounding_is_no_decrease():
+    """Relative to the last reduction, or to one nat if that is larger."""
+    for last, decrease, share in (
+        (3.0, 2.9e-9, 1.0),
+        (3.0, 3.1e-9, 0.5),
+        (0.1, 0.9e-9, 1.0),
+        (0.1, 1.1e-9, 0.5),
+    ):
+        reductions = torch.tensor([last, last - decrease, last], dtype=torch.float64)
+        assert on_data._share_rising(reductions) == share
+
+
+def test_intervals_are_a_jackknife_over_ten_groups_of_samples():
+    """The samples in the order of the fixed seed; Student's t with nine degrees of freedom."""
+    tokens, u, y = data((21, 11), 10)
+    rows, _ = rows_on(tokens, draws=0)
+    order = torch.randperm(32, generator=torch.Generator().manual_seed(FIXED)).numpy()
+    left = [order[np.arange(32) % 10 != group] for group in range(10)]
+    values = [np.subtract(*reduction(u[some], y[some], 0.1)) for some in left]
+    shares = [value / optimum(tuple(np.bincount(y[some])), 0.1) for value, some in zip(values, left)]
+    for quantity, each in ((RATE_REDUCTION, values), (on_data.SHARE, shares)):
+        row = rows[quantity]
+        half = t.ppf(0.975, 9) * np.sqrt(9 * np.var(each))
+        assert row.interval == pytest.approx((row.value - half, row.value + half), rel=1e-5)
+        assert row.interval_kind == "over samples"

@@ -362,3 +362,50 @@ def test_information_about_labels_counts_as_a_row_of_labels():
     """So it is compared with permuted labels, and permits a sentence about the task."""
     settings = in_networks.IN_NETWORKS
     assert (settings.of_labels, settings.side) == (True, ">=")
+
+
+@pytest.mark.parametrize(
+    ("name", "dim", "sees", "decay", "blocks", "networks"),
+    [
+        ("router sees keys only", 9, 8, 0.0, 0, 6),
+        ("digits as contents", 12, 8, 0.0, 0, 6),
+        ("router sees contents", 12, None, 0.0, 0, 6),
+        ("AdamW, 1,024 sequences", 12, None, 0.01, 0, 6),
+        ("one transformer block", 12, None, 0.01, 1, 2),
+        ("two transformer blocks", 12, None, 0.01, 2, 2),
+    ],
+)
+def test_rungs_train_selectors_as_their_names_say(monkeypatch, name, dim, sees, decay, blocks, networks):
+    """Three hundred steps on batches of 32; new or stored sequences of the width of the rung."""
+    (rung,) = (rung for rung in ladder.LADDER.rungs if rung.name == name)
+    seen = {}
+
+    class Stopped(Exception):
+        pass
+
+    def trained(draw, width, *, generator, **options):
+        batches = [draw(torch.Generator().manual_seed(seed))[0] for seed in range(40)]
+        seen.update(options, dim=width, shape=tuple(batches[0].shape))
+        sequences = torch.cat([batch[0] for batch in batches])
+        seen["different"] = len(sequences.flatten(1).unique(dim=0))
+        raise Stopped
+
+    monkeypatch.setattr(ladder, "train_selectors", trained)
+    with pytest.raises(Stopped):
+        list(rung.measure(generator(5)))
+    different = seen.pop("different")
+    batch = seen["shape"][1]
+    assert seen.pop("shape")[::3] == (networks, dim)
+    expected = {
+        "dim": dim,
+        "networks": networks,
+        "steps": 300,
+        "decay": decay,
+        "sees": sees,
+        "blocks": blocks,
+    }
+    assert seen == expected
+    assert batch == 32
+    stored = rung.measure.keywords.get("stored", 0)
+    assert stored == (1024 if decay else 0)
+    assert different <= 1024 if stored else different == 40 * 32

@@ -9,8 +9,15 @@ import pytest
 import torch
 
 from transformer_theory.core.metric import Activations
-from transformer_theory.theories.scan_snap import ScanAndSnap, on_data
+from transformer_theory.theories.scan_snap import (
+    ScanAndSnap,
+    SymmetricClasses,
+    on_data,
+    single_common,
+    synthetic,
+)
 from transformer_theory.theories.scan_snap.claims import training
+from transformer_theory.theories.scan_snap.flow import general, symmetric
 from transformer_theory.theories.scan_snap.in_networks import IN_NETWORKS, OVERLAP, SHARPNESS
 
 
@@ -161,3 +168,81 @@ def test_differences_are_relative_to_the_largest_expected_number():
     """Gradients have entries that are zero."""
     value, expected = torch.tensor([[0.5, -2.0], [3.0, 1.0]]), torch.tensor([[0.0, -4.0], [2.0, 1.0]])
     assert training._relative(value, expected) == pytest.approx(2 / 4)
+
+
+# ---- flows and classes
+
+
+@pytest.mark.parametrize(("classes", "vocabulary"), [(2, 50), (2, 5), (2, 10**8)])
+def test_logits_below_the_share_of_the_classes_count_as_zero(classes: int, vocabulary: int, monkeypatch):
+    """The error is measured on the logits, absolute below K/M; with a trained decoder below 1e-6 at least."""
+    asked = []
+
+    class Stopped(Exception):
+        pass
+
+    def integrate(rate, size, s, **settings):
+        asked.append((size, s.tolist(), settings))
+        raise Stopped
+
+    given = synthetic(classes, per_query=classes, common=3, distinct=4, vocab_size=vocabulary)
+    law = torch.tensor([0.1, 0.2, 0.15, 0.2, 0.05, 0.1, 0.2], dtype=torch.float64)
+    small = SymmetricClasses(classes, vocabulary, law[:3], law[3:], per_query=classes)
+    monkeypatch.setattr(general, "integrate", integrate)
+    monkeypatch.setattr(symmetric, "integrate", integrate)
+    share, states, logits = classes / vocabulary, 3 + 4 * classes, 3 + 4 * classes
+    columns = classes + 1
+    flows = (
+        (general.lemma4_flow, given, logits + classes, slice(None), share, "DOP853", 1e-10),
+        (
+            general.exact_flow,
+            given,
+            states * columns + logits,
+            slice(states * columns, None),
+            max(share, 1e-6),
+            "DOP853",
+            1e-8,
+        ),
+        (
+            general.modified_flow,
+            given,
+            states * columns + logits,
+            slice(states * columns, None),
+            max(share, 1e-6),
+            "DOP853",
+            1e-8,
+        ),
+        (symmetric.symmetric_lemma4_flow, small, 7, slice(None), share, "LSODA", 1e-10),
+        (symmetric.symmetric_exact_flow, small, 1 + 2 * 7 + 4 + 7, slice(19, None), share, "LSODA", 1e-8),
+        (symmetric.symmetric_modified_flow, small, 1 + 2 * 7 + 4 + 7, slice(19, None), share, "LSODA", 1e-8),
+    )
+    for flow, data, size, measured, scale, method, tolerance in flows:
+        with pytest.raises(Stopped):
+            flow(data, torch.tensor([3.0, 7.0]).double(), eta_y=2.0, eta_z=0.5)
+        found, s, settings = asked.pop()
+        assert (found, s) == (size, [6.0, 14.0]), flow.__name__
+        assert settings["scale"] == pytest.approx(scale), flow.__name__
+        assert settings["measured"] == measured, flow.__name__
+        assert (settings["method"], settings["tolerance"]) == (method, tolerance), flow.__name__
+
+
+@pytest.mark.parametrize(("distinct", "weights"), [(1, [1.0]), (2, [0.1, 1.0]), (4, [0.1, 0.4, 0.7, 1.0])])
+def test_synthetic_classes_by_hand(distinct: int, weights: list[float]):
+    """Four classes, two per query; three common tokens of weight one."""
+    found, total = synthetic(4, per_query=2, common=3, distinct=distinct), 3 + sum(weights)
+    expected = np.zeros((4, 3 + 4 * distinct))
+    expected[:, :3] = 1 / total
+    for n in range(4):
+        expected[n, 3 + n * distinct : 3 + (n + 1) * distinct] = np.array(weights) / total
+    assert found.conditional.numpy() == pytest.approx(expected)
+    assert found.query.tolist() == [0, 0, 1, 1]
+    assert found.vocab_size == 3 + 4 * distinct + 2 + 4
+    assert synthetic(4, distinct=1, common=0, vocab_size=77).vocab_size == 77
+
+
+def test_a_single_common_token_has_its_share_in_each_class():
+    weights = np.array([[1.0, 3.0], [2.0, 0.5]])
+    found = single_common(torch.from_numpy(weights), torch.tensor([0.2, 0.7]), vocab_size=30)
+    expected = [[0.2, 0.2, 0.6, 0, 0], [0.7, 0, 0, 0.24, 0.06]]
+    assert found.conditional.numpy() == pytest.approx(np.array(expected))
+    assert (found.query.tolist(), found.vocab_size) == ([0, 0], 30)

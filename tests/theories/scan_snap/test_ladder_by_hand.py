@@ -364,3 +364,30 @@ def test_the_decoder_learns_the_learnt_stretches_alone(monkeypatch):
         assert torch.equal(inputs, windows)
         assert torch.equal(words, windows[:, :-1])
     assert "'w" in note
+
+
+def test_the_decoder_of_a_text_has_two_layers_of_width_96(monkeypatch):
+    """Four heads, hidden units as many as the width; trained by Adam at the rate .001 for 400 steps."""
+    asked, notes = [], []
+
+    def train(model, learnt, *, optimiser, steps, generator):
+        asked.append((model, learnt, optimiser(torch.nn.Linear(1, 1)), steps))
+
+    monkeypatch.setattr(text, "train_decoder", train)
+    monkeypatch.setattr(text, "word_logits", lambda *_, count, **__: torch.arange(count).float())
+    monkeypatch.setattr(
+        text, "agreement_rows", lambda prediction, change, note: iter([notes.append((change(), note))])
+    )
+    given = a_text(words_of_a_text(1))
+    list(text.text_rung(generator(3), given))
+    ((model, learnt, optimiser, steps),) = asked
+    assert (len(model.blocks), model.blocks[0].attention.heads) == (2, 4)
+    assert tuple(model.blocks[1].mlp[0].weight.shape) == (96, 96)
+    assert model.embedding.weight.shape[1] == 96
+    group = optimiser.param_groups[0]
+    assert isinstance(optimiser, torch.optim.Adam)
+    assert (group["lr"], steps) == (1e-3, 400)
+    stretches = np.split(given.ids.numpy(), range(1000, len(given.ids), 1000))
+    ids = np.concatenate([part for i, part in enumerate(stretches) if i % 10 < 7])
+    assert learnt.ids.tolist() == ids.tolist()
+    assert notes[0][1].endswith("400 steps of Adam")

@@ -9,6 +9,7 @@ import torch
 
 from transformer_theory.core.metric import Activations
 from transformer_theory.theories.turing import CloseCalls, ladder
+from transformer_theory.theories.turing import invariance as networks
 from transformer_theory.theories.turing.claims import invariance, precision
 from transformer_theory.theories.turing.construction import compile_machine
 from transformer_theory.theories.turing.in_networks import IN_NETWORKS, permuted, repeated
@@ -223,3 +224,83 @@ def test_the_weight_of_other_keys_is_compared_with_its_bound_on_a_logarithmic_sc
             expected["far"] = 0.0
         assert found.detail == pytest.approx(expected, rel=1e-3)
         assert found.value == min(found.detail.values())
+
+
+# ---- networks without positions
+
+
+def pooled(scores: np.ndarray, kind: str) -> np.ndarray:
+    """Weights of attention; a key that is masked has the score minus infinity."""
+    if kind == "sum":
+        return 1 / (1 + np.exp(-scores))
+    if kind == "softmax":
+        e = np.exp(scores - scores.max(1, keepdims=True))
+    else:  # of the smallest absolute score, shared among equal ones
+        size = np.where(np.isinf(scores), np.inf, np.abs(scores))
+        e = (size <= size.min(1, keepdims=True) + 1e-9).astype(float)
+    return e / e.sum(1, keepdims=True)
+
+
+POOLS = {
+    "softmax": networks.softmax_weights,
+    "hard": networks.hard_weights,
+    "sum": networks.sum_weights,
+}
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kind", POOLS)
+def test_the_decoder_attends_to_its_own_tokens_and_to_the_encoder(kind: str, causal: bool, steps: int):
+    """Unequal numbers of symbols; the seed is the first token, and only the last output is kept."""
+    network = networks.random_network(generator(2))
+    ids = np.array([0, 2, 1, 1, 0, 1, 2, 1, 3])
+    n = len(ids)
+    mask = np.tri(n, dtype=bool) if causal else np.ones((n, n), bool)
+    x = network.embedding.numpy()[ids]
+    for query, key, value, up, down in network.encoder.numpy():
+        scores = np.where(mask, x @ query @ (x @ key).T, -np.inf)
+        x = x + pooled(scores, kind) @ x @ value
+        x = x + np.maximum(x @ up, 0) @ down
+    memory, tokens = x, [network.seed.numpy()]
+    for _ in range(steps):
+        x = np.array(tokens)
+        for query, key, value, up, down in network.decoder.numpy():
+            x = x + pooled(x @ query @ (x @ key).T, kind) @ x @ value
+            x = x + pooled(x @ query @ (memory @ key).T, kind) @ memory @ value
+            x = x + np.maximum(x @ up, 0) @ down
+        tokens.append(x[-1])
+    given = {"mask": torch.from_numpy(mask)} if causal else {}
+    found = network.output(torch.from_numpy(ids), pool=POOLS[kind], steps=steps, **given)
+    assert found.numpy() == pytest.approx(tokens[-1], rel=1e-9)
+    assert network.encode(torch.from_numpy(ids), POOLS[kind], given.get("mask")).numpy() == pytest.approx(
+        memory
+    )
+
+
+def test_two_steps_are_the_default():
+    network, ids = networks.random_network(generator(3)), torch.tensor([0, 1, 2])
+    outputs = [network.output(ids, pool=networks.softmax_weights, steps=steps) for steps in (1, 2, 3)]
+    default = network.output(ids, pool=networks.softmax_weights)
+    assert [torch.equal(default, each) for each in outputs] == [False, True, False]
+
+
+def test_random_weights_have_the_variance_of_their_width():
+    network = networks.random_network(generator(4), symbols=5, d=40, layers=3, blocks=2)
+    assert network.embedding.shape == (5, 40)
+    assert network.encoder.shape == (3, 5, 40, 40)
+    assert network.decoder.shape == (2, 5, 40, 40)
+    for part, size in ((network.encoder, 40**-0.5), (network.decoder, 40**-0.5), (network.embedding, 1.0)):
+        assert float(part.std()) == pytest.approx(size, rel=0.1)
+
+
+@pytest.mark.parametrize(("preference", "first"), [(0.0, 0.5), (0.7, None), (-1.2, None)])
+def test_the_majority_network_averages_the_signs_of_the_symbols(preference: float, first: float | None):
+    """Uniform attention has the mean of +1 and -1; a preference weighs the symbols by e^{+-preference}."""
+    network, ids = networks.majority_network(preference), np.array([0, 1, 1, 0, 1, 1])
+    weight = np.exp(np.where(ids == 0, preference, -preference))
+    mean = (weight * np.where(ids == 0, 1, -1)).sum() / weight.sum()
+    found = network.output(torch.from_numpy(ids), pool=networks.softmax_weights, steps=1)
+    assert found.tolist() == pytest.approx([mean, 1.0])
+    if first is not None:
+        assert mean == pytest.approx(-1 / 3)

@@ -2,6 +2,7 @@
 unequal size.
 """
 
+import math
 import re
 from fractions import Fraction
 
@@ -12,7 +13,7 @@ import torch
 from transformer_theory import universal
 from transformer_theory.core.metric import Activations
 from transformer_theory.theories.universal import ladder
-from transformer_theory.theories.universal.claims import codes
+from transformer_theory.theories.universal.claims import codes, networks
 from transformer_theory.theories.universal.in_networks import DISTANCE, IN_NETWORKS, SHARE, same_inputs
 
 GROUP = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 3])  # the last one has a single member
@@ -166,3 +167,15 @@ def test_the_control_of_the_global_factor_has_the_factor_of_theorem_2():
         for seed in range(12)
     }
     assert seen == factors
+
+
+@pytest.mark.parametrize(("k", "d", "n"), [(3, 1, 2), (2, 2, 2), (4, 1, 3), (3, 2, 2)])
+def test_the_control_of_the_sizes_counts_the_leading_order_of_value_layers(k, d, n, monkeypatch):
+    """n k^(dn) / n! layers in place of n C(k^d, n); everything else is as the theorem counts it."""
+    monkeypatch.setattr(networks, "SIZES", ((k, d, n),))
+    found = networks.size.function(torch.Generator().manual_seed(0), quotient=True)
+    layers = n * math.comb(k**d, n)
+    counted = {"quantise": d * k, "attention": k**d + 1, "value": layers}
+    assert {name: found.detail[name] for name in counted} == counted
+    assert found.value == pytest.approx(n * k ** (d * n) / math.factorial(n) - layers)
+    assert networks.size.function(torch.Generator().manual_seed(0)).value == 0

@@ -9,7 +9,15 @@ import pytest
 
 from transformer_theory import universal
 from transformer_theory.theories.universal import ContextualMapping
-from transformer_theory.theories.universal.grids import powers, resolution
+from transformer_theory.theories.universal.grids import (
+    column_codes,
+    contexts,
+    excluded_share,
+    has_distinct_tokens,
+    number_of_grids,
+    powers,
+    resolution,
+)
 
 
 def formula(tokens: list[int], states: int, factor: int) -> list[int]:
@@ -183,3 +191,55 @@ def test_hard_attention_is_the_limit_of_softmax_attention():
 @pytest.mark.parametrize(("delta", "k"), [(0.25, 4), (Fraction(1, 3), 3), (1 / 7, 7)])
 def test_resolution(delta, k):
     assert resolution(delta) == k
+
+
+@pytest.mark.parametrize(
+    ("sizes", "error", "message"),
+    [
+        ((-1, 2, 3), ValueError, "k must be at least 1, got -1"),
+        ((0, 2, 3), ValueError, "k must be at least 1, got 0"),
+        ((2.5, 2, 3), TypeError, "k must be an integer"),
+        ((2, 0, 3), ValueError, "d must be at least 1, got 0"),
+        ((2, -1, 3), ValueError, "d must be at least 1, got -1"),
+        ((2, 2, 0), ValueError, "n must be at least 1, got 0"),
+        ((2, 2, -1), ValueError, "n must be at least 1, got -1"),
+    ],
+)
+def test_sizes_of_grids_are_named(sizes, error, message: str, unchecked):
+    for function in (excluded_share, number_of_grids):
+        with pytest.raises(error, match=message):
+            function(*sizes)
+
+
+@pytest.mark.parametrize(("k", "d", "n"), [(2, 1, 2), (3, 1, 2), (2, 2, 3), (3, 1, 4), (2, 3, 2)])
+def test_grids_their_codes_and_their_repeated_tokens_by_loops(k: int, d: int, n: int):
+    """Digits from the last entry of the last token on; codes have the first entry as their lowest digit."""
+    grids = [np.reshape(entries, (n, d)).tolist() for entries in itertools.product(range(k), repeat=n * d)]
+    assert universal.all_grids(k, d, n).tolist() == grids
+    assert number_of_grids(k, d, n) == len(grids) == k ** (d * n)
+    codes = [[sum(x * k**i for i, x in enumerate(token)) for token in grid] for grid in grids]
+    assert column_codes(grids, k).tolist() == codes
+    distinct = [len(set(code)) == n for code in codes]
+    assert has_distinct_tokens(grids, k).tolist() == distinct
+    assert excluded_share(k, d, n) == Fraction(len(grids) - sum(distinct), len(grids))
+    named = {}
+    for code in codes:
+        for one in code:
+            named.setdefault((tuple(sorted(code)), one), len(named))
+    numbers = contexts(np.array(grids), k)
+    expected = [[named[tuple(sorted(code)), one] for one in code] for code in codes]
+    pairs = set(zip(numbers.ravel().tolist(), np.ravel(expected).tolist()))
+    assert len(pairs) == len(named) == numbers.max() + 1  # the same partition
+
+
+@pytest.mark.parametrize(
+    ("delta", "k"), [(1e-6, 10**6), (0.5, 2), (0.25 * (1 + 0.9e-9), 4), (np.float32(1 / 3), 3)]
+)
+def test_widths_at_the_limits(delta, k: int):
+    assert resolution(delta) == k
+
+
+@pytest.mark.parametrize("delta", [0.9e-6, 1.0, 0.25 * (1 + 1.1e-9), 1.5, 0.0, -0.5, 0.3])
+def test_widths_that_do_not_tile(delta: float):
+    with pytest.raises(ValueError, match="delta must be 1/k for an integer k >= 2"):
+        resolution(delta)

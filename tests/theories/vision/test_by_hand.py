@@ -5,6 +5,7 @@ features of different spectra.
 import math
 from contextlib import nullcontext
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -15,9 +16,11 @@ from transformer_theory.core.metric import NO_IMAGES, Activations, Grid
 from transformer_theory.core.statistics import permutations
 from transformer_theory.core.table import collect
 from transformer_theory.data import TokenData
+from transformer_theory.models.embedding import build
 from transformer_theory.theories import vision
-from transformer_theory.theories.vision import in_networks, ladder, learning, on_data, relevance
+from transformer_theory.theories.vision import in_networks, ladder, learning, on_data, relevance, tokens
 from transformer_theory.theories.vision.association import group_ranking
+from transformer_theory.training.fitting import fit
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -399,3 +402,173 @@ def test_labels_from_zero_on_have_a_relevant_share(lowest: int, refused: bool):
     else:
         share = vision.relevant_share(posteriors, ids, measured, threshold=-100.0)
         assert share == 1.0
+
+
+# ---- label-relevant tokens
+
+
+class Kept(tokens.LabelRelevantTokens):
+    """Remembers the sequences that it has drawn."""
+
+    drawn: ClassVar[list] = []
+
+    def sample(self, *shape: int, generator: torch.Generator):
+        self.drawn.append((shape, super().sample(*shape, generator=generator)))
+        return self.drawn[-1][1]
+
+
+@pytest.fixture(name="trained")
+def fixture_trained(monkeypatch):
+    """A function that trains three models for five steps; returns the measurement, both sets of sequences,
+    the weights before and after, and what is asked of the training.
+    """
+
+    def train(**settings):
+        Kept.drawn, models, before, asked = [], [], [], []
+
+        def built(make, g):
+            models.append(build(make, g))
+            before.append(weights_of(models[0]))
+            return models[0]
+
+        def fitted(model, task, **options):
+            asked.append((task, options))
+            fit(model, task, **options)
+
+        monkeypatch.setattr(tokens, "build", built)
+        monkeypatch.setattr(tokens, "fit", fitted)
+        data = Kept(alpha=0.3, noise=0.4, tokens=9, patterns=4, dim=6)
+        found = tokens.train_tokens(
+            data, 70, networks=3, steps=5, rate=0.05, generator=generator(2), **settings
+        )
+        return found, Kept.drawn, before[0], weights_of(models[0]), asked[0]
+
+    return train
+
+
+def weights_of(model: torch.nn.Module) -> dict[str, np.ndarray]:
+    return {name: value.detach().double().numpy().copy() for name, value in model.state_dict().items()}
+
+
+def attention_of(W: dict[str, np.ndarray], network: int, x: np.ndarray) -> np.ndarray:
+    """Token i has the weights softmax(X W x_i), with W of the network."""
+    scores = x @ W["score"][network] @ x.T
+    e = np.exp(scores - scores.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+def test_accuracy_and_mass_are_those_of_the_trained_models_on_new_sequences(trained):
+    """F = 1/T sum_i a^T relu(V sum_j S_ij x_j) > 0 where the label is +1; the mass is that of 50 images."""
+    found, drawn, before, after, _ = trained()
+    (_, stored), (shape, test) = drawn
+    assert shape == (3, 200)
+    x, y, relevant = (each.double().numpy() for each in (test.tokens, test.labels, test.relevant))
+    assert stored.tokens.shape == (3, 70, 9, 6)
+    accuracy, masses = np.zeros(3), np.zeros((2, 3))
+    for network in range(3):
+        for image in range(200):
+            S = attention_of(after, network, x[network, image])
+            F = np.mean(np.maximum(S @ x[network, image] @ after["value"][network], 0) @ after["output"])
+            accuracy[network] += (y[network, image] * F > 0) / 200
+            for number, W in enumerate((before, after)):
+                if image < 50:
+                    S = attention_of(W, network, x[network, image])
+                    masses[number, network] += (S @ relevant[network, image]).mean() / 50
+    assert found.accuracy.tolist() == pytest.approx(accuracy)
+    assert found.mass.tolist() == pytest.approx(masses[1], rel=1e-4)
+    assert found.mass_before.tolist() == pytest.approx(masses[0], rel=1e-4)
+    assert np.abs(masses[1] - masses[0]).min() > 1e-3
+    assert np.abs(accuracy - masses[1]).min() > 0.01
+
+
+@pytest.mark.parametrize("random_labels", [False, True])
+def test_batches_pair_sequences_with_their_labels_or_with_random_ones(trained, random_labels: bool):
+    _, drawn, _, _, (task, settings) = trained(random_labels=random_labels)
+    stored = drawn[0][1]
+    x, y = next(task.batches(generator(3)))
+    assert x.shape[:2] == (3, 64)
+    agree = []
+    for network in range(3):
+        for sequence, label in zip(x[network], y[network]):
+            (place,) = (stored.tokens[network] == sequence).all(2).all(1).nonzero().flatten().tolist()
+            agree.append(bool(stored.labels[network, place] == label))
+    assert set(y.flatten().tolist()) == {-1.0, 1.0}
+    assert abs(np.mean(agree) - 0.5) < 0.15 if random_labels else all(agree)
+    assert settings["steps"] == 5
+    assert settings["optimiser"].param_groups[0]["lr"] == 0.05
+
+
+def test_the_law_of_label_relevant_tokens():
+    """Three of nine tokens carry the first or the second pattern, the others are uniform among the rest."""
+    data = tokens.LabelRelevantTokens(alpha=0.3, noise=0.0, tokens=9, patterns=5, dim=6)
+    found = data.sample(2, 2000, generator=generator(4))
+    pattern = found.tokens.argmax(-1)
+    assert found.tokens.sum(-1).unique().tolist() == [1.0]
+    assert torch.equal(pattern[..., :3], (found.labels == -1).long()[..., None].expand(-1, -1, 3))
+    share = torch.bincount(pattern[..., 3:].flatten(), minlength=6).double() / pattern[..., 3:].numel()
+    assert share.tolist() == pytest.approx([0, 0, 1 / 3, 1 / 3, 1 / 3, 0], abs=0.02)
+    assert abs(float(found.labels.mean())) < 0.1
+    assert found.relevant[1, 7].tolist() == [True] * 3 + [False] * 6
+    noisy = tokens.LabelRelevantTokens(alpha=0.3, noise=0.4, tokens=9, patterns=5, dim=6)
+    residual = noisy.sample(2, 2000, generator=generator(4)).tokens
+    residual = residual - torch.nn.functional.one_hot(
+        data.sample(2, 2000, generator=generator(4)).tokens.argmax(-1), 6
+    )
+    assert float(residual.std()) == pytest.approx(0.4, rel=0.02)
+    assert abs(float(residual.mean())) < 0.01
+    few = [tokens.LabelRelevantTokens(alpha=alpha, tokens=9).relevant for alpha in (0.01, 0.2, 0.94)]
+    assert few == [1, 2, 8]
+
+
+def test_the_hinge_loss_is_a_sum_over_models_of_means():
+    outputs, labels = (
+        torch.tensor([[0.5, -2.0, 3.0], [0.0, 1.0, -1.5]]),
+        torch.tensor([[1.0, 1, 1], [-1, -1, -1]]),
+    )
+    loss = tokens.hinge_loss(torch.nn.Identity(), (outputs, labels))
+    assert float(loss) == pytest.approx((0.5 + 3 + 0) / 3 + (1 + 2 + 0) / 3)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "target", "expected"),
+    [
+        ((0.5, 0.7, 0.9), 0.8, 80.0),
+        ((0.5, 0.9, 0.6), 0.7, 20.0),  # the running maximum does not fall
+        ((0.5, 0.9, 0.6), 0.9, 40.0),
+        ((0.5, 0.7, 0.9), 0.95, None),
+        ((0.9, 0.7, 0.9), 0.8, None),
+        ((0.8, 0.8, 0.9), 0.8, None),
+        ((0.5, 0.5, 0.9), 0.7, 80.0),
+    ],
+)
+def test_needed_samples_are_interpolated_in_the_logarithm(accuracies, target: float, expected: float | None):
+    found = tokens.needed_samples((10, 40, 160), accuracies, target)
+    assert found == (None if expected is None else pytest.approx(expected))
+
+
+def test_the_mass_of_a_batch_of_attention_matrices():
+    """Of each matrix, without the diagonal; a row that attends to itself alone counts as chance."""
+    rng, groups = np.random.default_rng(9), np.array([0, 1, 1, 0, 2, 2])
+    S = rng.dirichlet(np.full(6, 0.5), size=(2, 3, 6))
+    S[1, 2, 4] = np.eye(6)[4]
+    expected = np.zeros((2, 3))
+    for place in np.ndindex(2, 3):
+        shares = []
+        for i in range(6):
+            others = [j for j in range(6) if j != i]
+            total = S[place][i, others].sum()
+            own = sum(S[place][i, j] for j in others if groups[i] == groups[j])
+            shares.append(own / total if total > 1e-9 else 1 / 5)
+        expected[place] = np.mean(shares)
+    found = vision.group_mass(torch.from_numpy(S), torch.from_numpy(groups))
+    assert found.numpy() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "S",
+    [torch.full((6, 5), 0.2), torch.full((2, 5, 6), 1 / 6), torch.full((6, 6), 0.2), torch.full((5, 5), 0.2)],
+)
+def test_weights_that_do_not_fit_the_groups_are_refused(S: torch.Tensor, unchecked):
+    groups = torch.tensor([0, 1, 1, 0, 2, 2])
+    with pytest.raises(ValueError, match="S must be attention weights of shape"):
+        vision.group_mass(S.double(), groups)

@@ -155,10 +155,10 @@ def _optimum(sizes: tuple[int, ...], largest: tuple[int, ...], dim: int, eps: fl
 def exact_reduction(reduction: float, rate: float) -> float:
     r"""Returns a measured :math:`\Delta R = R - R^c`, nats, or 0 if it is within rounding of :math:`R`.
 
-    :math:`\Delta R` is never negative, and 0 iff all classes have equal second moments per sample. That is so at
-    the neural collapse of two centred classes, features u and -u: both have the moment :math:`u u^\top`, so
-    :math:`R = R_j = \tfrac12\log(1 + d/\epsilon^2)` whatever the labels, although the optimum, of orthogonal
-    classes, is positive. A rate reduction does not see signs.
+    :math:`\Delta R` is never negative, and 0 iff all classes have equal second moments per sample. That is so
+    at the neural collapse of two centred classes, features u and -u: both have the moment :math:`u u^\top`,
+    so :math:`R = R_j = \tfrac12\log(1 + d/\epsilon^2)` whatever the labels, although the optimum, of
+    orthogonal classes, is positive. A rate reduction does not see signs.
     """
     return reduction if reduction > ROUNDING * rate else 0.0
 

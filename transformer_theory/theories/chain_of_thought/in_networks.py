@@ -33,7 +33,6 @@ from ...core.theory import InNetworks, Response
 from ...core.validation import integers
 from ...probes.evaluation import evaluation
 from .arithmetic import Arithmetic
-from .ladder import NULL_KIND as EXCHANGED
 from .ladder import exchanged
 from .learning import continuation, generate, last_logits, prompt
 from .tasks import ANSWER, END, FILLER, THEN, ChainTask, Sample, Symbols, majority, split, vocabulary
@@ -41,6 +40,7 @@ from .tasks import ANSWER, END, FILLER, THEN, ChainTask, Sample, Symbols, majori
 NAME, SOURCE = "chain_of_thought", Source("feng2023towards", status="own")
 GAP = "accuracy with the chain minus without, from a prompt"
 NULL_KIND = "filler symbols or the chain of another question"
+EXCHANGED = "outcomes with and without the chain exchanged for each question"
 TASK = Arithmetic(2, 3)  # the smallest task whose answer is not that of its last operation alone
 EXAMPLES, QUESTIONS = 4, 32  # examples in a prompt, and questions
 GIVEN = 30  # questions of the response

@@ -239,19 +239,23 @@ def dual_share(passes: Passes) -> Tensor:
     return torch.stack(found)
 
 
-def close_calls(passes: Passes) -> Tensor:
-    """Share of the queries whose two largest products of query and key are closer than neighbouring bfloat16
-    numbers.
+def over_queries(of: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Passes], Tensor]:
+    """Mean over the queries of a function of the gap between their two largest products of query and key, and
+    of the distance of neighbouring bfloat16 numbers at the larger in size.
     """
-    found = []
-    for queries, keys in zip(passes.query, passes.key):
-        close = []
-        for q, k in zip(queries, keys):
-            top = (q @ k.mT).topk(2).values
-            step = 2.0 ** (top.abs().amax(-1).log2().floor() - 7)
-            close.append((top[..., 0] - top[..., 1] < step).double())
-        found.append(torch.cat(close, 1).mean(1))
-    return torch.stack(found)
+
+    def mean(passes: Passes) -> Tensor:
+        found = []
+        for queries, keys in zip(passes.query, passes.key):
+            numbers = []
+            for q, k in zip(queries, keys):
+                top = (q @ k.mT).topk(2).values
+                step = 2.0 ** (top.abs().amax(-1).log2().floor() - 7)
+                numbers.append(of(top[..., 0] - top[..., 1], step).double())
+            found.append(torch.cat(numbers, 1).mean(1))
+        return torch.stack(found)
+
+    return mean
 
 
 def contracted(passes: Passes) -> list[int]:
@@ -606,7 +610,8 @@ SINGLE = {
     "norm of the sink's value": sink_value,
     "positional share of the scores": positional_share,
     "dual share of attention outputs": dual_share,
-    "close calls of attention in bfloat16": close_calls,
+    "close calls of attention in bfloat16": over_queries(lambda gap, step: gap < step),
+    "score margin over bfloat16 rounding": over_queries(lambda gap, step: (gap / step).clamp(min=1).log2()),
     "contraction of differences between tokens": contraction,
     "score deviation over root log n": phase,
     "gap over the log of the keys": gap_over_log,

@@ -85,12 +85,9 @@ def by_quantity(records: Iterable[Record]) -> dict[tuple[str, str], list[Record]
     return groups
 
 
-def found_in(record: Record, *, headline: bool) -> bool:
-    """Returns whether a planted effect is found: as predicted, or beyond all draws on the predicted side."""
-    if headline:
-        return record["outcome"] == "as predicted"
-    beyond, equal, _ = record["counts"] or (1, 1, 0)
-    return beyond + equal == 0
+def found_in(record: Record) -> bool:
+    """Returns whether a planted effect is found: the quantity is called as predicted."""
+    return record["outcome"] == "as predicted"
 
 
 def network_parts(found: Record) -> dict[str, str]:
@@ -141,8 +138,7 @@ def network_parts(found: Record) -> dict[str, str]:
     planted = []
     for effect in found["planted"]:
         for size, records in effect["sizes"].items():
-            headline = effect["headline"]
-            count = sum(found_in(one, headline=headline) for one in records)
+            count = sum(map(found_in, records))
             draws = sorted({one["draws"] for one in records})
             values = sorted(one["value"] for one in records if one["value"] is not None)
             middle = f"{values[len(values) // 2]:.3g}" if values else "–"
@@ -166,18 +162,13 @@ def network_parts(found: Record) -> dict[str, str]:
     never = [
         title[effect["theory"]]
         for effect in found["planted"]
-        if not any(
-            found_in(one, headline=effect["headline"])
-            for records in effect["sizes"].values()
-            for one in records
-        )
+        if not any(found_in(one) for records in effect["sizes"].values() for one in records)
     ]
     notes = []
     if few:
         notes.append(
             f"{' and '.join(few)}: the null has too few draws for a test, so that `measure` never calls the "
-            "quantity different from chance, however large the effect; by chance, beyond all of B draws lies "
-            "one value in 1 + B."
+            "quantity different from chance, however large the effect."
         )
     if never:
         notes.append(

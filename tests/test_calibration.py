@@ -348,8 +348,8 @@ def test_a_network_with_a_planted_effect():
         effect = next(one for one in PLANTED_IN_NETWORKS if one.theory == theory_name)
         record = network_calibration.on_planted(effect, effect.sizes[0], 3)
         assert record["theory"] == theory_name
-        assert found_in(record, headline=False), theory_name
-        assert not found_in({**record, "counts": (0, 1, record["draws"] - 1)}, headline=False)
+        assert found_in(record), theory_name
+        assert record["draws"] == (19 if theory_name == "induction" else 1199)
 
 
 def test_an_interrupted_run_of_networks_goes_on(tmp_path, monkeypatch):

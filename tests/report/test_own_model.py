@@ -98,10 +98,9 @@ def test_the_outcome_depends_on_the_side_and_on_the_number_of_draws():
     assert outcome(rows("scan_snap", 0.7, 0.8)) == "as predicted"
     assert outcome(rows("scan_snap", 0.2, 0.3)) == "opposite"
     assert outcome(rows("scan_snap", 0.49, 0.51)) == "not significant"
-    # too few draws for a p-value: their range counts
-    assert outcome(rows("scan_snap", 0.7, 0.8, draws=NARROW)) == "as predicted"
-    assert outcome(rows("scan_snap", 0.2, 0.3, draws=NARROW)) == "opposite"
-    assert outcome(rows("scan_snap", 0.49, 0.51, draws=NARROW)) == "not significant"
+    # one in ten values leaves the range of 19 draws by chance: a headline is not called so
+    for values in ((0.7, 0.8), (0.2, 0.3), (0.49, 0.51)):
+        assert outcome(rows("scan_snap", *values, draws=NARROW)) == "too few draws"
     assert outcome(rows("scan_snap", 0.7, 0.8, draws=FEW)) == "too few draws"
     assert outcome(rows("scan_snap", 0.7, 0.8, nulls=())) == "not tested"
     assert outcome(rows("joma", 0.2, 0.3)) == "as predicted"  # which expects small values

@@ -420,7 +420,8 @@ def _mean(places: Sequence[Measurement], measured: Sequence[Measurement]) -> Mea
 
 def headlines(found: Sequence[Quantity], theories: Sequence[Theory]) -> list[Quantity]:
     """Returns the headline of each theory, with p-values adjusted over the theories; theories without any row
-    are left out.
+    are left out. A headline without a p-value, such as one whose copies have no value on their fewer inputs,
+    has too few draws: its null of 19 draws has a range, which one in ten values leaves by chance.
     """
     chosen = []
     for theory in theories:
@@ -436,7 +437,7 @@ def headlines(found: Sequence[Quantity], theories: Sequence[Theory]) -> list[Qua
         judged = Judged(missing, (), "not measured", reason=reason)
         nothing = Quantity(theory.name, theory.title, name, "", (), judged)
         chosen.append(named[0] if named else nothing)
-    family = judge([(each.mean, each.judged.rows) for each in chosen], ONE_NETWORK)
+    family = judge([(each.mean, each.judged.rows) for each in chosen], HEADLINES)
     return [replace(each, judged=judged, headline=True) for each, judged in zip(chosen, family)]
 
 

@@ -109,11 +109,11 @@ class Rule:
 
 
 HEADLINES = Rule(first_draws=None, every_seed=True)
-"""Headlines of a comparison."""
+"""Headlines of a comparison or of one network: a family, in which a range decides nothing."""
 RUNGS = Rule(first_draws=RANGE_DRAWS, every_seed=False)
 """Rungs of a ladder, whose tests form one family."""
 ONE_NETWORK = Rule(first_draws=RANGE_DRAWS, every_seed=True)
-"""Headlines in one network."""
+"""A quantity of one network by itself, outside the family of the headlines."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,6 +20,7 @@ from .plotting import set_colour
 from .presentation import presenting
 from .result import Result
 from .sources import Source
+from .statistics import RANGE_DRAWS
 from .table import Arrays
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class Response:
         null_kind: name of the null inputs, e.g. "unrelated blocks".
         reads: "ids" if the test is made from ids and left out of networks of float tokens or images; "any"
             otherwise.
+        draws: number of draws of a null that the metrics make themselves from the value inputs.
     """
 
     name: str
@@ -94,6 +96,7 @@ class Response:
     metrics: Callable[[], tuple[Metric, ...]]
     null_kind: str = "other inputs"
     reads: Literal["any", "ids"] = "any"
+    draws: int = RANGE_DRAWS
 
 
 @dataclass(frozen=True)

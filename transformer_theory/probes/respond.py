@@ -38,6 +38,7 @@ def respond(
     *,
     targets: Any = None,
     null_kind: str = "other inputs",
+    draws: int = RANGE_DRAWS,
     batch_size: int = BATCH_SIZE,
     name: str | None = None,
     layers: str = "*",
@@ -59,6 +60,7 @@ def respond(
         targets: targets of the outputs, ``[n, ...]``: classes, next ids, or the outputs for other inputs.
             Metrics receive them as :attr:`.Activations.targets`; integers ``[n]`` also serve as labels.
         null_kind: description of the null inputs, for example "unrelated blocks".
+        draws: number of draws of a null that a metric makes itself.
         batch_size: number of sequences per forward pass.
         name: value of the column ``model``. None: the name of the model's type.
         layers: glob over names of modules, see :func:`.probe`.
@@ -91,15 +93,15 @@ def respond(
     known = {"layers": layers, "special_ids": special_ids, "grid": grid}
     options = {"targets": targets, "batch_size": batch_size, "name": title, **known}
     chance = [_measured(model, each, metrics, draws=0, **options) for each in nulls]
-    rows = _measured(model, values, metrics, draws=RANGE_DRAWS, **options)
+    rows = _measured(model, values, metrics, draws=draws, **options)
     settings = {
         "model": title,
         "layers": layers,
         "sequences": count(values),
         "null_kind": null_kind if nulls else "",
     }
-    draws = nulls_of(chance, null_kind)
-    table = Table(replace(row, nulls=(draws.get(place_of(row), row.null),)) for row in rows)
+    drawn = nulls_of(chance, null_kind)
+    table = Table(replace(row, nulls=(drawn.get(place_of(row), row.null),)) for row in rows)
     return Result("respond", settings, table, {}, (), (), provenance())
 
 
@@ -196,6 +198,7 @@ def response(
         test.metrics(),
         targets=targets,
         null_kind=test.null_kind,
+        draws=test.draws,
         batch_size=batch_size,
         name=name,
         special_ids=special_ids,

@@ -104,53 +104,93 @@ def test_answers_are_equally_frequent():
 
 
 def test_the_inputs_of_the_response(asked: list[Sample], monkeypatch):
-    """Fifteen questions with their chain, with filler symbols, with another chain, and without."""
-    monkeypatch.setattr(in_networks, "symbol_ids", lambda *_: IDS)
+    """Thirty questions with their chain and without, each in ids of its own."""
+    drawn: list[dict[str, int]] = []
+
+    def shifted(*_) -> dict[str, int]:
+        drawn.append({symbol: number + len(drawn) for symbol, number in IDS.items()})
+        return drawn[-1]
+
+    monkeypatch.setattr(in_networks, "symbol_ids", shifted)
     inputs = in_networks.gap_inputs(torch.zeros(1, 1).long(), LIMITS, generator(2))
+    assert len(drawn) == 30
 
     def ends(rows: torch.Tensor) -> list[str]:
-        texts = ["".join(NAMES.get(int(each), "?") for each in row) for row in rows]
+        texts = ["".join(NAMES[int(each) - shift] for each in row) for shift, row in enumerate(rows)]
         return [text.split(".")[-1] for text in texts]
 
-    questions, chains = (["".join(getattr(s, name)) for s in asked] for name in ("question", "chain"))
-    assert ends(inputs["value"][:15]) == [f"{q}={c}:" for q, c in zip(questions, chains)]
-    without = [f"{q}:" for q in questions]
-    assert len(inputs["null"]) == 4
-    for each in (inputs["value"], *inputs["null"]):
-        assert ends(each[15:]) == without
-        assert not (each[15:] == IDS["="]).any(), "examples without chain"
-        assert ((each[:15] == IDS["="]).sum(1) >= 5).all(), "four examples and the question"
-    for filler, other in (inputs["null"][:2], inputs["null"][2:]):
-        assert ends(filler[:15]) == [f"{q}={'?' * len(c)}:" for q, c in zip(questions, chains)]
-        shifts = [
-            s
-            for s in range(15)
-            if ends(other[:15]) == [f"{q}={c}:" for q, c in zip(questions, chains[s:] + chains[:s])]
-        ]
-        assert shifts
-        assert 0 not in shifts
-    kinds, places, answers = inputs["targets"][:, 0], inputs["targets"][:, 1], inputs["targets"][:, 2:]
-    assert kinds.tolist() == [1] * 15 + [0] * 15
-    assert answers.tolist() == [[IDS["0"], IDS["1"], IDS["2"]]] * 30
-    assert places.tolist() == [int(sample.answer[0]) for sample in asked] * 2
+    with_chain, without = inputs["value"][:30], inputs["value"][30:]
+    assert len(without) == 30
+    assert ends(with_chain) == ["".join(s.question) + "=" + "".join(s.chain) + ":" for s in asked]
+    assert ends(without) == ["".join(s.question) + ":" for s in asked]
+    assert not any((row == IDS["="] + shift).any() for shift, row in enumerate(without))
+    four = [int((row == IDS["="] + shift).sum()) for shift, row in enumerate(with_chain)]
+    assert min(four) >= 5, "four examples and the question"
+    kinds, questions, places, answers = inputs["targets"].tensor_split([1, 2, 3], dim=1)
+    assert kinds[:, 0].tolist() == [1] * 30 + [0] * 30
+    assert questions[:, 0].tolist() == [*range(30)] * 2
+    assert answers.tolist() == [[each[symbol] for symbol in "012"] for each in drawn] * 2
+    assert places[:, 0].tolist() == [int(sample.answer[0]) for sample in asked] * 2
+    assert "null" not in inputs
+
+
+def test_the_ids_of_questions_are_drawn_independently():
+    inputs = in_networks.gap_inputs(torch.zeros(1, 1).long(), LIMITS, generator(2))
+    answers = inputs["targets"][:30, 3:]
+    assert len({tuple(each) for each in answers.tolist()}) == 30
+    assert torch.equal(inputs["targets"][30:, 3:], answers)
+    for row, number in zip(inputs["value"], [*range(30)] * 2):
+        assert set(answers[number].tolist()) <= set(row.tolist())
+
+
+def measured_gap(kind, question, answer, ids, logits):
+    metric, tokens = ChainGap(), torch.zeros(len(kind), 3, 1)
+    targets = torch.from_numpy(np.column_stack([kind, question, answer, ids]))
+    for part in (slice(0, 4), slice(4, None)):  # two batches
+        parts = {"outputs": torch.from_numpy(logits[part]), "targets": targets[part]}
+        metric.update(Activations("", 0, "outputs", tokens[part], tokens[part], **parts))
+    (row,) = metric.compute(draws=1199)
+    return row
 
 
 def test_the_gap_of_the_response_is_a_difference_of_accuracies():
-    """The answer is chosen among the ids of the answers, at the last place; groups of unequal size."""
-    logits = np.random.default_rng(0).normal(size=(11, 3, 9))
+    """The answer is chosen among the ids of the answers, at the last place; rows in any order."""
+    rng = np.random.default_rng(4)
+    order = rng.permutation(24)
+    kind, question = np.repeat([1, 0], 12)[order], np.tile(np.arange(12), 2)[order]
+    logits = rng.normal(size=(24, 3, 9))
     logits[..., 8] = 9.0  # no answer
-    kind = np.array([1, 0, 1, 1, 0, 1, 1, 0, 1, 1, 0])
-    ids = np.random.default_rng(1).permuted(np.tile(np.arange(8), (11, 1)), axis=1)[:, :2]
-    answer = np.random.default_rng(2).integers(2, size=11)
-    right = np.array([np.argmax(logits[i, -1, ids[i]]) == answer[i] for i in range(11)])
-    metric, tokens = ChainGap(), torch.zeros(11, 3, 1)
-    targets = torch.from_numpy(np.column_stack([kind, answer, ids]))
-    parts = {"outputs": torch.from_numpy(logits), "targets": targets}
-    metric.update(Activations("", 0, "outputs", tokens, tokens, **parts))
-    (row,) = metric.compute()
-    assert row.value == pytest.approx(right[kind == 1].mean() - right[kind == 0].mean())
+    ids = rng.permuted(np.tile(np.arange(8), (24, 1)), axis=1)[:, :2]
+    answer = rng.integers(2, size=24)
+    right = np.array([np.argmax(logits[i, -1, ids[i]]) == answer[i] for i in range(24)])
+    row = measured_gap(kind, question, answer, ids, logits)
+    gap = np.array(
+        [
+            int(right[(question == q) & (kind == 1)][0]) - int(right[(question == q) & (kind == 0)][0])
+            for q in range(12)
+        ]
+    )
+    assert row.value == pytest.approx(gap.mean())
     assert row.value != 0
-    assert (row.n, row.side, row.quantity) == (7, ">=", GAP)
+    assert (row.n, row.side, row.quantity, len(row.null.draws)) == (12, ">=", GAP, 1199)
+    # the sum of as many fair signs as there are questions answered in one way only
+    different = int(np.abs(gap).sum())
+    assert 2 < different < 12
+    assert {round(draw * 12) for draw in row.null.draws} <= set(range(-different, different + 1, 2))
+    tail = sum(
+        math.comb(different, ups) for ups in range(different + 1) if 2 * ups - different >= gap.sum()
+    ) / (2**different)
+    assert row.null.p(row.value, ">=") == pytest.approx(tail, abs=0.05)
+
+
+def test_rows_without_their_other_half_have_no_null():
+    ids = np.tile([0, 1], (6, 1))
+    logits = np.random.default_rng(0).normal(size=(6, 3, 2))
+    row = measured_gap(
+        np.array([1, 1, 1, 0, 0, 0]), np.array([0, 1, 2, 0, 1, 3]), np.zeros(6, int), ids, logits
+    )
+    assert row.value is not None
+    assert row.null is None
 
 
 # ---- the ladder

@@ -3,7 +3,9 @@ numpy, on heavy-tailed and anisotropic inputs.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable
+from itertools import permutations as permutations_of
 
 import numpy as np
 import pytest
@@ -12,14 +14,20 @@ import torch
 from transformer_theory.core.metric import Activations
 from transformer_theory.core.table import collect
 from transformer_theory.data import TokenData
+from transformer_theory.models import Decoder, build
+from transformer_theory.probes.respond import respond
 from transformer_theory.theories.in_context import ladder, on_data
 from transformer_theory.theories.in_context.claims import algorithms
 from transformer_theory.theories.in_context.in_networks import (
     IN_NETWORKS,
     DualShare,
     InContextScore,
+    PermutedContexts,
     own_context,
+    own_pairs,
+    paired_contexts,
     repeated_context,
+    repeated_pairs,
 )
 from transformer_theory.theories.in_context.inputs import TokenInputs
 from transformer_theory.theories.in_context.prompts import Prompts
@@ -149,6 +157,73 @@ def test_own_and_other_contexts_in_both_orders():
     hidden = [-100] * 6
     assert inputs["targets"][:5].tolist() == [[*hidden, int(row[7]), -100] for row in data]
     assert inputs["targets"][5:].tolist() == [[int(row[7]), -100, *hidden] for row in data]
+
+
+def test_each_block_is_read_behind_all_contexts_of_its_group():
+    """Nine sequences are groups of five and four, 25 + 16 pairs; B C has the own contexts only."""
+    data = torch.arange(9 * 8).view(9, 8) + 3
+    inputs = paired_contexts(own_context(data, {}, generator(1), draws=0))
+    value, targets = inputs["value"], inputs["targets"]
+    assert value.shape == (25 + 16 + 9, 8)
+    assert targets.shape == (50, 10)
+    pairs = targets[:41, :2].tolist()
+    same = [[i, j] for i in range(9) for j in range(9) if (i < 5) == (j < 5)]
+    assert sorted(pairs) == same
+    for (i, j), row, target in zip(pairs, value[:41].tolist(), targets[:41, 2:].tolist()):
+        assert row == [*data[j, :6].tolist(), *data[i, 6:].tolist()]
+        assert target == [-100] * 6 + [int(data[i, 7]), -100]
+    assert targets[41:, :2].tolist() == [[i, i] for i in range(9)]
+    assert value[41:].tolist() == torch.cat([data[:, 6:], data[:, :6]], 1).tolist()
+    assert targets[41:, 2:].tolist() == [[int(row[7]), -100, *[-100] * 6] for row in data]
+
+
+def test_the_null_of_a_score_has_all_permutations_of_the_contexts():
+    """Three blocks in one group: six permutations, each in a sixth of the draws; the value is one of them."""
+    rng = np.random.default_rng(2)
+    late, early = rng.exponential(size=(3, 3)), rng.exponential(size=3)
+    rows = [[i, j, 2 * late[i, j], 2, 0, 0] for i in range(3) for j in range(3)]
+    rows += [[i, i, 0, 0, 2 * early[i], 2] for i in range(3)]
+    metric = PermutedContexts()
+    metric.add((), torch.tensor(rows, dtype=torch.float64)[torch.randperm(12, generator=generator())])
+    (row,) = metric.compute(draws=1199)
+    assert row.value == pytest.approx(np.trace(late) / 3 - early.mean(), abs=1e-8)
+    expected = sorted(
+        sum(late[i, j] for i, j in enumerate(order)) / 3 - early.mean() for order in permutations_of(range(3))
+    )
+    seen = Counter(row.null.draws)
+    assert sorted(seen) == pytest.approx(expected, abs=1e-8)
+    assert min(seen.values()) > 150
+    assert row.value in seen, "the own contexts are one of the permutations, to the last digit"
+    assert (row.side, row.n, row.null.kind) == ("<=", 3, "contexts of other sequences")
+    rank = sum(each <= row.value for each in row.null.draws)
+    assert row.null.p(row.value, row.side) == (1 + rank) / 1200
+
+
+def test_contexts_are_permuted_within_groups():
+    """Losses of 1 within two groups of 5 and 4, those of other pairs are not known."""
+    metric = PermutedContexts()
+    pairs = [[i, j] for i in range(9) for j in range(9) if (i < 5) == (j < 5)]
+    rows = [[i, j, 1.0, 1, 0, 0] for i, j in pairs] + [[i, i, 0, 0, 3.0, 1] for i in range(9)]
+    metric.add((), torch.tensor(rows, dtype=torch.float64))
+    (row,) = metric.compute(draws=99)
+    assert row.value == -2
+    assert set(row.null.draws) == {-2.0}
+
+
+def test_the_score_of_a_network_is_that_of_its_own_contexts():
+    model = build(lambda: Decoder(vocabulary=20, dim=16, depth=2, heads=2), generator()).eval()
+    data = torch.randint(20, (11, 24), generator=generator(1))
+    for make, pairs in ((own_context, own_pairs), (repeated_context, repeated_pairs)):
+        limits = {"vocabulary": 20, "length": 24}
+        found = []
+        for inputs, metric in (
+            (make(data, limits, generator(2)), InContextScore()),
+            (pairs(data, limits, generator(2)), PermutedContexts()),
+        ):
+            targets = inputs.pop("targets")
+            found += respond(model, inputs, [metric], targets=targets, batch_size=7).table
+        assert found[1].value == pytest.approx(found[0].value, abs=1e-6)
+        assert found[1].value != 0
 
 
 def test_a_repeated_block_has_different_ids_and_stands_once_in_its_context():

@@ -95,7 +95,7 @@ def test_responses_run_on_a_decoder_and_are_left_out_for_floats():
     rows = responses(model, in_context.THEORY, data, limits=limits, generator=generator())
     assert {row.setting for row in rows} == {"own context", "repeated block"}
     assert all(
-        row.theory == "in_context" and row.null is not None and len(row.null.draws) == 4 for row in rows
+        row.theory == "in_context" and row.null is not None and len(row.null.draws) == 1199 for row in rows
     )
     assert (
         responses(model, in_context.THEORY, data[..., None].float(), limits=limits, generator=generator())

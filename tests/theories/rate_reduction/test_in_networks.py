@@ -1,5 +1,6 @@
 """Rate reduction in trained networks: the metric, its null distribution, streaming and merging."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from transformer_theory.core.metric import Activations
+from transformer_theory.core.statistics import reason_without_p
 from transformer_theory.metrics import class_features
 from transformer_theory.metrics.class_features import CODING_RATE, RATE_REDUCTION
 from transformer_theory.metrics.coding import rate_reduction, unit_norm
@@ -82,6 +84,56 @@ def test_the_value_is_the_metric_beside_permuted_labels():
     assert_close([r.value for r in other.compute()], [r.value for r in metric.compute()])
     metric.reset()
     assert list(metric.compute()) == []
+
+
+@pytest.mark.parametrize("sizes", [(24, 24), (10, 38)])
+def test_the_share_at_the_neural_collapse_of_two_classes(sizes):
+    """Opposite classes have the rate reduction 0 with any labels, to the last digit. Orthogonal ones have it
+    from their eigenvalues, below the optimum, which spreads each class over several dimensions.
+    """
+    d, n = 6, sum(sizes)
+    y = torch.repeat_interleave(torch.arange(2), torch.tensor(sizes))
+    u = torch.nn.functional.normalize(normal(d, seed=4), dim=0)
+    v = torch.nn.functional.normalize(normal(d, seed=5) - (normal(d, seed=5) @ u) * u, dim=0)
+    found = {}
+    for name, second in (("opposite", -u), ("orthogonal", v)):
+        rows = {
+            row.quantity: row
+            for row in metric_of((torch.stack([u, second])[y][:, None], y)).compute(draws=19)
+        }
+        found[name] = rows[RATE_REDUCTION], rows[SHARE]
+    for row in found["opposite"]:
+        assert (row.value, set(row.null.draws)) == (0.0, {0.0})
+        assert "all draws of the null are equal" in reason_without_p(row)
+    # e = d / (n eps^2) n_j is the eigenvalue of class j in R, and d / eps^2 that in its own rate; eps^2 = 1/2
+    shares = [size / n for size in sizes]
+    rate = sum(0.5 * math.log(1 + 2 * d * share) for share in shares) - 0.5 * math.log(1 + 2 * d)
+    reduction, share = found["orthogonal"]
+    assert reduction.value == pytest.approx(rate, rel=1e-6)
+    gains = [
+        [0.5 * r * (math.log(1 + 2 * d * p / r) - p * math.log(1 + 2 * d / r)) for r in range(1, d)]
+        for p in shares
+    ]
+    best = max(gains[0][r] + gains[1][s] for r in range(5) for s in range(5) if r + s + 2 <= d)
+    assert share.value == pytest.approx(rate / best, rel=1e-6)
+    assert best > rate * 1.1
+
+
+def test_an_optimum_of_zero_has_a_reason():
+    """At a large distortion d/(n eps^2) lambda is so small that R and R^c agree to rounding."""
+    y = torch.arange(40) % 2
+    metric = RateReductionMetric(eps=1e6)
+    metric.update(activations(normal(40, 1, 8), y))
+    rows = {row.quantity: row for row in metric.compute(draws=4)}
+    assert (rows[SHARE].value, rows[SHARE].reason) == (
+        None,
+        "at the distortion 1e+06 the optimum is 0 to rounding",
+    )
+    assert rows[RATE_REDUCTION].value == 0
+    metric = RateReductionMetric()
+    metric.update(activations(normal(40, 1, 2), torch.arange(40) % 3))
+    (row,) = (row for row in metric.compute() if row.quantity == SHARE)
+    assert row.reason == "3 classes do not fit into orthogonal subspaces of 2 dimensions"
 
 
 def test_few_samples_and_many_give_the_same_rates(monkeypatch):

@@ -120,6 +120,18 @@ def test_the_rows_of_the_optimum_and_of_two_classes_on_one_subspace():
     assert worse_angle.value == pytest.approx(60, abs=5)
 
 
+@pytest.mark.parametrize("sizes", [(20, 20), (10, 30), (7, 30)])
+def test_two_classes_have_no_share_of_their_value_at_collapse(sizes):
+    """Points u and -u: R = R_1 = R_2 = log(1 + d / eps^2) / 2, so the value at collapse is 0."""
+    for dim in (2, 9, 64):
+        assert quantities.collapsed_reduction(sizes, dim, eps=EPS) == 0
+    features = unit_norm(torch.randn(sum(sizes), 9, dtype=torch.float64, generator=generator()))
+    share, *_, collapsed = quantities.rows(evaluated(features, sorted_labels(sizes), collapse=True))
+    assert 0 < share.value < 1
+    assert (collapsed.quantity, collapsed.value, collapsed.null) == (quantities.COLLAPSED, None, None)
+    assert collapsed.reason == "at the neural collapse of two classes, u and -u, the rate reduction is 0"
+
+
 def test_a_class_of_zeros_has_no_angle():
     features, labels = orthogonal_classes((6, 6), (2, 2), 4, generator=generator())
     features[labels == 0] = 0

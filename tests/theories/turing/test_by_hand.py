@@ -1,4 +1,6 @@
-"""Close calls, their null, the inputs of the responses and the rows of the ladder against loops in numpy."""
+"""Margins in bits, close calls, their null, the inputs of the responses and the rows of the ladder against
+loops in numpy.
+"""
 
 import math
 from types import SimpleNamespace
@@ -8,11 +10,11 @@ import pytest
 import torch
 
 from transformer_theory.core.metric import Activations
-from transformer_theory.theories.turing import CloseCalls, ladder
+from transformer_theory.theories.turing import Margins, ladder
 from transformer_theory.theories.turing import invariance as networks
 from transformer_theory.theories.turing.claims import invariance, precision
 from transformer_theory.theories.turing.construction import compile_machine
-from transformer_theory.theories.turing.in_networks import IN_NETWORKS, permuted, repeated
+from transformer_theory.theories.turing.in_networks import CLOSE, IN_NETWORKS, MARGIN, permuted, repeated
 
 FIXED = 4_019_217_653  # seed of all fixed numbers of the package
 
@@ -27,6 +29,14 @@ def is_close(scores: np.ndarray) -> bool:
     return first == second or first - second < 2.0 ** (math.floor(math.log2(larger)) - 7)
 
 
+def digits(scores: np.ndarray) -> float:
+    second, first = np.sort(scores)[-2:]
+    larger = max(abs(first), abs(second))
+    if first == second:
+        return 0.0
+    return max(0.0, math.log2((first - second) / 2.0 ** (math.floor(math.log2(larger)) - 7)))
+
+
 def instance(keys: int = 7) -> tuple[torch.Tensor, torch.Tensor]:
     """Queries and keys of two heads with scores of size 100 and 20: close calls are frequent, in one more
     than in the other.
@@ -38,13 +48,13 @@ def instance(keys: int = 7) -> tuple[torch.Tensor, torch.Tensor]:
     return query, key
 
 
-def rows_of(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None) -> list:
-    metric, tokens = CloseCalls(), torch.zeros(len(query), query.shape[2], 3)
+def rows_of(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, quantity: str = CLOSE) -> list:
+    metric, tokens = Margins(), torch.zeros(len(query), query.shape[2], 3)
     metric.draws = 19  # what a probe asks for
     metric.update(
         Activations("a", 0, "attention", tokens, tokens, query=query, key=key, value=key, mask=mask)
     )
-    return list(metric.compute(draws=19))
+    return [row for row in metric.compute(draws=19) if row.quantity == quantity]
 
 
 def masks() -> dict[str, torch.Tensor | None]:
@@ -52,26 +62,27 @@ def masks() -> dict[str, torch.Tensor | None]:
     return {"none": None, "causal": torch.ones(1, 1, 7, 7).tril().bool(), "of each head": several}
 
 
+@pytest.mark.parametrize("quantity", [MARGIN, CLOSE])
 @pytest.mark.parametrize("kind", ["none", "causal", "of each head"])
-def test_values_and_draws_are_those_of_the_allowed_keys(kind: str):
+def test_values_and_draws_are_those_of_the_allowed_keys(kind: str, quantity: str):
     """A draw has the scores m + s z of a row: mean, deviation (over n) and number of its allowed keys."""
     query, key = instance()
-    mask = masks()[kind]
+    mask, of = masks()[kind], {MARGIN: digits, CLOSE: is_close}[quantity]
     allowed = np.ones((9, 2, 7, 7), bool) if mask is None else mask.expand(9, 2, 7, 7).numpy()
     scores = np.einsum("bhqd,bhkd->bhqk", query.double().numpy(), key.double().numpy())
     z = torch.randn(19, 128, 7, generator=generator(FIXED)).double().numpy()
-    for head, row in enumerate(rows_of(query, key, mask)):
+    for head, row in enumerate(rows_of(query, key, mask, quantity)):
         value, chance = [], []
         for b in range(9):
             for q in range(7):
                 own = scores[b, head, q][allowed[b, head, q]]
                 if len(own) > 1:
-                    value.append(is_close(own))
+                    value.append(of(own))
                     table = z[:, ((b * 2 + head) * 7 + q) % 128, : len(own)]
-                    chance.append([is_close(own.mean() + own.std() * each) for each in table])
-        assert row.value == pytest.approx(np.mean(value))
-        assert row.null.draws == pytest.approx(np.mean(chance, 0))
-        assert 0.05 < row.null.median < 0.6
+                    chance.append([of(own.mean() + own.std() * each) for each in table])
+        assert row.value == pytest.approx(np.mean(value), rel=1e-4)
+        assert row.null.draws == pytest.approx(np.mean(chance, 0), rel=1e-3)
+        assert 0.05 < row.null.median < (0.6 if quantity == CLOSE else 4)
 
 
 def test_rows_with_infinite_scores_count_neither_in_the_value_nor_in_the_null():
@@ -94,15 +105,23 @@ def test_scores_of_hidden_keys_do_not_count_even_if_they_are_infinite():
     assert [row.null.draws for row in after] == [row.null.draws for row in before]
 
 
-def test_few_close_calls_are_the_predicted_side():
-    """Keys that are far apart have no close calls, Gaussian scores of the same size have."""
+def test_wide_margins_are_the_predicted_side():
+    """Keys that are far apart have no close calls and a margin of log2(5 / (1/2)) bits; Gaussian scores of
+    the same size have close calls, and smaller margins.
+    """
     key = torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0]).view(1, 1, 5, 1).repeat(64, 1, 1, 1) + 100
-    key[:, :, 4] += 5
-    (row,) = rows_of(torch.ones(64, 1, 5, 1), key, None)
-    assert row.value == 0
-    assert min(row.null.draws) > 0
-    assert IN_NETWORKS.side == "<="
-    assert row.null.p(row.value, row.side) == 1 / 20
+    key[:, :, 4] += 4
+    query = torch.ones(64, 1, 5, 1)
+    (close,) = rows_of(query, key, None)
+    assert close.value == 0
+    assert min(close.null.draws) > 0
+    assert (close.side, close.unit) == ("<=", "share")
+    (margin,) = rows_of(query, key, None, MARGIN)
+    assert margin.value == pytest.approx(math.log2(10))
+    assert max(margin.null.draws) < margin.value
+    assert IN_NETWORKS.side == ">="
+    assert IN_NETWORKS.headline == MARGIN
+    assert margin.null.p(margin.value, margin.side) == close.null.p(close.value, close.side) == 1 / 20
 
 
 def test_permuted_tokens_are_compared_with_their_own_and_with_another_sequence():

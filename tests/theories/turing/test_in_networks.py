@@ -1,4 +1,6 @@
-"""Close calls of attention against a loop over bfloat16 numbers, their null, and the responses."""
+"""Margins in bits and close calls of attention against a loop over bfloat16 numbers, their null, and the
+responses.
+"""
 
 import math
 
@@ -9,10 +11,13 @@ from torch import nn
 from transformer_theory.core.metric import Activations
 from transformer_theory.models import ViT, build
 from transformer_theory.probes.respond import responses
-from transformer_theory.theories.turing import THEORY, CloseCalls
+from transformer_theory.theories.turing import THEORY, Margins
 from transformer_theory.theories.turing.in_networks import (
+    CLOSE,
+    MARGIN,
     close_calls,
     gaussian_tops,
+    margin_bits,
     permuted,
     repeated,
     resolution,
@@ -30,10 +35,17 @@ def attention(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None 
     )
 
 
-def measured(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None = None, draws: int = 0):
-    metric = CloseCalls()
+def measured(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    draws: int = 0,
+    quantity: str = CLOSE,
+):
+    metric = Margins()
     metric.update(attention(query, key, mask))
-    return metric.compute(draws=draws)
+    rows = metric.compute(draws=draws)
+    return [row for row in rows if row.quantity == quantity] or rows
 
 
 def test_the_resolution_is_the_distance_of_bfloat16_numbers():
@@ -72,6 +84,36 @@ def test_equal_scores_are_close_and_distant_ones_are_not():
         True,
         False,
     ]
+
+
+def test_margin_bits_are_those_that_the_scores_can_lose():
+    """Neighbours of 5 in bfloat16 are 1/32 apart, those of 100 are 1/2, those of 1 are 1/128."""
+    pairs = [(5.0, 4.0), (5.0, 4.99), (-1.0, -100.0), (1.0, -1.0), (0.0, 0.0), (2.0, 2.0), (3.0, 0.0)]
+    expected = [5.0, 0.0, math.log2(99 / 0.5), 8.0, 0.0, 0.0, math.log2(3 * 64)]
+    assert margin_bits(torch.tensor(pairs)).tolist() == pytest.approx(expected)
+    # a common power of two changes nothing, and no pair has more than nine
+    scores = torch.randn(500, 2, generator=generator(3)).sort(descending=True).values
+    assert torch.equal(margin_bits(scores * 1024), margin_bits(scores))
+    assert float(margin_bits(torch.tensor([[1.999, -1.999]]))) == pytest.approx(9, abs=1e-2)
+    assert bool(((margin_bits(scores) == 0) >= close_calls(scores)).all())
+
+
+def test_the_margin_bits_of_a_head_are_their_mean_over_the_queries():
+    g = generator(1)
+    query, key = torch.randn(3, 2, 5, 4, generator=g), torch.randn(3, 2, 6, 4, generator=g)
+    key[:, 1, 5] = key[:, 1, 4] * (1 + 1e-3)  # close in the second head
+    means = []
+    for head, row in enumerate(measured(query, key, quantity=MARGIN)):
+        total = 0.0
+        for b in range(3):
+            for q in range(5):
+                first, second = sorted((float(query[b, head, q] @ k) for k in key[b, head]), reverse=True)[:2]
+                unit = 2.0 ** (math.floor(math.log2(max(abs(first), abs(second)))) - 7)
+                total += max(0.0, math.log2((first - second) / unit))
+        assert row.value == pytest.approx(total / 15, rel=1e-4)
+        assert (row.side, row.bounds) == (">=", (0.0, 9.0))
+        means.append(row.value)
+    assert means[1] < means[0] - 0.3
 
 
 def test_masked_keys_do_not_count():

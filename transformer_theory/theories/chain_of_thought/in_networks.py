@@ -5,11 +5,16 @@ the caller's (``{"3": 362, ...}``), or random ones, so that the model has to lea
 The answer is the symbol with the largest logit among the possible answers. All answers are equally frequent,
 so a constant guess is at chance with and without the chain.
 
-* :func:`chain_gain`: the model *generates* its chain, for any model that maps ids to logits.
+* :func:`chain_gain`: the model *generates* its chain, for any model that maps ids to logits. Its null is the
+  same gap with filler symbols in place of the chain, and with the chain of another question.
 * The response of :data:`IN_NETWORKS` *gives* the chain, in one pass. What remains is to take the answer from
-  it.
+  it. Each question has random ids of its own, so that questions are independent of each other, and a model
+  that prefers some ids is at chance.
 
-**Null**, for the same questions: filler symbols in place of the chain, and the chain of another question.
+**Null of the response**: the outcomes with and without the chain are exchanged at random for each question.
+If the chain brings nothing, a question that is answered correctly in one of the two ways only is so in either
+with probability 1/2. Given their number D, the gap over n questions is then the sum of D fair signs over n,
+the law of the sign test of McNemar. Draws cost no forward pass.
 Source: :cite:t:`feng2023towards`; filler symbols as in :cite:t:`pfau2024dot`.
 """
 
@@ -17,28 +22,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from ...core.measurement import Measurement, Null
-from ...core.metric import ActivationKind, Activations, PerModule, Place
+from ...core.metric import ALL, ActivationKind, Activations, PerModule, Place
 from ...core.sources import Source
-from ...core.statistics import share_interval
+from ...core.statistics import DATA_DRAWS, fixed_generator, share_interval
 from ...core.theory import InNetworks, Response
 from ...core.validation import integers
 from ...probes.evaluation import evaluation
 from .arithmetic import Arithmetic
+from .ladder import exchanged
 from .learning import continuation, generate, last_logits, prompt
 from .tasks import ANSWER, END, FILLER, THEN, ChainTask, Sample, Symbols, majority, split, vocabulary
 
 NAME, SOURCE = "chain_of_thought", Source("feng2023towards", status="own")
 GAP = "accuracy with the chain minus without, from a prompt"
 NULL_KIND = "filler symbols or the chain of another question"
+EXCHANGED = "outcomes with and without the chain exchanged for each question"
 TASK = Arithmetic(2, 3)  # the smallest task whose answer is not that of its last operation alone
 EXAMPLES, QUESTIONS = 4, 32  # examples in a prompt, and questions
-# of the response: questions, and draws of each of the two nulls; a large model runs on all of them
-GIVEN, DRAWS = 15, 2
-WITH, WITHOUT = 1, 0
+GIVEN = 30  # questions of the response
+KINDS = WITH, WITHOUT = 1, 0
 NO_LIMIT = 2**31
 SURPLUS = 4  # questions drawn per question used, so that all answers can be equally frequent
 
@@ -136,11 +142,11 @@ def chains_of_null(samples: Sequence[Sample], shift: int) -> dict[str, Sequence[
 
 
 def gap_inputs(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
-    """Makes the inputs of the response: each question with its chain, and without.
+    """Makes the inputs of the response: each question with its chain, and without, in random ids that are
+    drawn for each question.
 
-    Rows are filled on the left with the id of the end. Targets are ``[2 n, 2 + answers]``: whether the chain
-    is there, the place of the answer among the ids of all answers, and these ids. A filler symbol is an id
-    that no other symbol has.
+    Rows are filled on the left with the id of the end. Targets are ``[2 n, 3 + answers]``: whether the chain
+    is there, the number of the question, the place of the answer among the ids of all answers, and these ids.
 
     Raises:
         ValueError: the vocabulary or the context is too small, or there are fewer than two questions.
@@ -152,36 +158,25 @@ def gap_inputs(data: Tensor, limits: Mapping[str, int], generator: Generator) ->
             f"{limits['sequences']}; pass more data"
         )
     size = limits.get("vocabulary", int(data.max()) + 1)
-    ids = symbol_ids(TASK, size, generator)
+    ids = [symbol_ids(TASK, size, generator) for _ in range(n)]
     parts = split(TASK, train=EXAMPLES, test=SURPLUS * n, generator=generator)
     test = balanced(parts.test, n, generator)
     examples = fitting(TASK, parts.train, test, context)
-    without = [few_shot(examples, sample, None) for sample in test]
-    length = max(len(few_shot(examples, sample, sample.chain)) for sample in test)
-
-    def rows(chains: Sequence[Symbols], ids: Mapping[str, int]) -> Int[Tensor, "rows seq"]:
-        texts = [*(few_shot(examples, sample, chain) for sample, chain in zip(test, chains)), *without]
-        return torch.tensor(
-            [[ids[symbol] for symbol in (END,) * (length - len(text)) + text] for text in texts]
-        )
-
-    spare = [number for number in range(size) if number not in ids.values()] or [ids[FILLER]]
-    nulls = []
-    for _ in range(DRAWS):
-        shift = 1 + int(torch.randint(n - 1, (), generator=generator))
-        other = {**ids, FILLER: spare[int(torch.randint(len(spare), (), generator=generator))]}
-        nulls += [rows(chains, other) for chains in chains_of_null(test, shift).values()]
     answers = answers_of(TASK, test, generator)
-    targets = [
-        [kind, answers.index(sample.answer[0]), *(ids[a] for a in answers)]
-        for kind in (WITH, WITHOUT)
-        for sample in test
+    texts = [
+        few_shot(examples, each, each.chain if kind == WITH else None) for kind in KINDS for each in test
     ]
-    return {
-        "value": rows([sample.chain for sample in test], ids),
-        "null": nulls,
-        "targets": torch.tensor(targets),
-    }
+    length = max(map(len, texts))
+    rows = [
+        [ids[index % n][symbol] for symbol in (END,) * (length - len(text)) + text]
+        for index, text in enumerate(texts)
+    ]
+    targets = [
+        [kind, question, answers.index(sample.answer[0]), *(ids[question][answer] for answer in answers)]
+        for kind in KINDS
+        for question, sample in enumerate(test)
+    ]
+    return {"value": torch.tensor(rows), "targets": torch.tensor(targets)}
 
 
 class ChainGap(PerModule):
@@ -189,14 +184,16 @@ class ChainGap(PerModule):
     :func:`gap_inputs`.
 
     Attributes:
-        sums: right answers with chain, rows with chain, the same without, and rows with NaN, ``[5]``.
+        sums: for each row whether it has the chain, its question, whether the answer is right, and whether a
+            logit is NaN, ``[rows, 4]``.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("outputs",)
+    keeps: ClassVar[int] = ALL
     theory, quantity, unit, side, source = NAME, GAP, "share", ">=", SOURCE
-    bounds = (-1.0, 1.0)
+    bounds, null_kind = (-1.0, 1.0), EXCHANGED
 
-    def statistics(self, activations: Activations) -> Float[Tensor, "5"] | None:
+    def statistics(self, activations: Activations) -> Float[Tensor, "rows 4"] | None:
         """Returns the statistics of one forward pass; None without such targets.
 
         Raises:
@@ -211,24 +208,32 @@ class ChainGap(PerModule):
                 "model of ids"
             )
         targets = targets.cpu()
-        kind, answer, ids = targets[:, 0], targets[:, 1], targets[:, 2:]
+        kind, question, answer, ids = targets[:, 0], targets[:, 1], targets[:, 2], targets[:, 3:]
         logits = outputs[:, -1].float().cpu().gather(1, ids)
         right = logits.argmax(1) == answer
-        parts = [each.sum() for way in (WITH, WITHOUT) for each in (right & (kind == way), kind == way)]
-        return torch.stack([*parts, logits.isnan().any(1).sum()]).double()
+        return torch.stack([kind, question, right, logits.isnan().any(1)], dim=1).double()
 
     def rows(
-        self, place: Place, sums: Float[Tensor, "5"], *, draws: int, generator: Generator | None
+        self, place: Place, sums: Float[Tensor, "rows 4"], *, draws: int, generator: Generator | None
     ) -> Iterator[Measurement]:
-        """Yields one row."""
-        right, n, right_without, without, missing = sums.tolist()
-        if missing:
-            yield self.row(None, reason=f"the logits of {missing:.0f} rows are NaN", n=int(n))
+        """Yields one row; its null is drawn from the questions that occur in both ways, if these are all."""
+        kind, question, right, missing = sums.T
+        right = right.bool()
+        given = kind == WITH
+        n, without = int(given.sum()), int((~given).sum())
+        if missing.any():
+            yield self.row(None, reason=f"the logits of {int(missing.sum())} rows are NaN", n=n)
         elif n and without:
-            note = f"with the chain given {right / n:.0%}, without {right_without / without:.0%}"
-            yield self.row(right / n - right_without / without, n=int(n), note=note)
+            # questions in one order, so that both outcomes of a question belong together
+            first, second = (right[way][question[way].argsort()] for way in (given, ~given))
+            shares = [float(each.double().mean()) for each in (first, second)]
+            note = f"with the chain given {shares[0]:.0%}, without {shares[1]:.0%}"
+            paired = draws and torch.equal(question[given].sort().values, question[~given].sort().values)
+            generator = fixed_generator() if generator is None else generator
+            null = exchanged(first, second, generator, draws=draws).draws if paired else ()
+            yield self.row(shares[0] - shares[1], n=n, note=note, draws=null)
         else:
-            yield self.row(None, reason="rows with and without chain are needed", n=int(n))
+            yield self.row(None, reason="rows with and without chain are needed", n=n)
 
 
 def chain_gain(
@@ -374,6 +379,6 @@ IN_NETWORKS = InNetworks(
     metrics=lambda: (),
     headline=GAP,
     side=">=",
-    responses=(Response("given chain", gap_inputs, lambda: (ChainGap(),), null_kind=NULL_KIND, reads="ids"),),
+    responses=(Response("given chain", gap_inputs, lambda: (ChainGap(),), reads="ids", draws=DATA_DRAWS),),
     meaning="accuracy of answers after the steps in between less that without them",
 )

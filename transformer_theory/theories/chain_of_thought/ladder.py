@@ -54,12 +54,16 @@ STEPS = {2: 350, 3: 700}  # by number of operations
 TRAIN = {2: 1800, 3: 20_000}
 
 
-def exchanged(with_chain: Bool[Tensor, " n"], without: Bool[Tensor, " n"], generator: Generator) -> Null:
+def exchanged(
+    with_chain: Bool[Tensor, " n"],
+    without: Bool[Tensor, " n"],
+    generator: Generator,
+    *,
+    draws: int = LADDER_DRAWS,
+) -> Null:
     """Draws the null: the mean difference with random signs."""
     difference = with_chain.double() - without.double()
-    signs = (
-        2.0 * torch.randint(2, (LADDER_DRAWS, len(difference)), generator=generator, dtype=torch.float64) - 1
-    )
+    signs = 2.0 * torch.randint(2, (draws, len(difference)), generator=generator, dtype=torch.float64) - 1
     return Null(NULL_KIND, tuple((signs * difference).mean(1).tolist()))
 
 

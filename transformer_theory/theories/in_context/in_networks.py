@@ -10,14 +10,16 @@ gains from its context.
   sequence is cut into a context C and a block B, the last quarter; the model reads C B and B C. For the null,
   C is the context of another sequence: what remains is the effect of position and of any context.
   :cite:t:`olsson2022incontext` compare token 500 with token 50 of different text; here the tokens are the
-  same.
+  same. In a test of a network (:func:`paired_contexts`) each block is read behind the contexts of up to eight
+  sequences, its own among them. If the contexts have nothing to do with the blocks, all ways to give each
+  block one of these contexts are equally probable: the scores with permuted contexts are the null, an exact
+  permutation test whose draws cost no forward pass.
 
 Models that answer prompts of regression are measured by :func:`.slope_on_step`.
 Source: :cite:t:`dai2023why`, :cite:t:`olsson2022incontext`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -26,9 +28,9 @@ from torch import Generator, Tensor
 from torch.nn.functional import cross_entropy
 
 from ...core.measurement import Measurement
-from ...core.metric import ActivationKind, Activations, PerHead, PerModule, Place
+from ...core.metric import ALL, ActivationKind, Activations, PerHead, PerModule, Place
 from ...core.sources import Source
-from ...core.statistics import RANGE_DRAWS, permutations
+from ...core.statistics import DATA_DRAWS, RANGE_DRAWS, fixed_generator, permutations
 from ...core.theory import InNetworks, Response
 from ...core.validation import integers
 from .dual import dual_part
@@ -36,8 +38,10 @@ from .references import NAME
 
 DUAL, SCORE = "dual share of attention outputs", "in-context score"
 NULL_KIND, OTHER_CONTEXTS = "scores of other queries", "contexts of other sequences"
-# tokens of a sequence; sequences and draws of a response; label without loss
-SHORTEST, SEQUENCES, DRAWS, IGNORED = 8, 16, 4, -100
+# tokens of a sequence; sequences of a response, and of a group that exchanges its contexts; draws of a null
+# with inputs of its own; label without loss
+SHORTEST, SEQUENCES, GROUP, DRAWS, IGNORED = 8, 16, 8, 4, -100
+DECIMALS = 9  # of a score in nats, to which it is rounded
 
 
 class DualShare(PerHead):
@@ -195,25 +199,7 @@ class InContextScore(PerModule):
                 few ids.
         """
         outputs, targets = activations.outputs, activations.targets
-        if outputs is None or targets is None:
-            return None
-        if outputs.ndim != 3 or outputs.shape[:2] != targets.shape:
-            shapes = f"{list(outputs.shape)} for targets {list(targets.shape)}"
-            raise ValueError(
-                f"the in-context score needs logits [n, seq, vocabulary], got {shapes}; pass a language "
-                "model of ids"
-            )
-        if int(targets.max()) >= outputs.shape[-1]:
-            raise ValueError(
-                f"targets must lie below the vocabulary, {outputs.shape[-1]} ids, got {int(targets.max())}; "
-                "recode the ids"
-            )
-        valid = targets >= 0
-        losses = torch.zeros(targets.shape, dtype=torch.float64, device=outputs.device)
-        losses[valid] = cross_entropy(outputs[valid].double(), targets[valid].long(), reduction="none")
-        late = torch.arange(targets.shape[1], device=targets.device) >= targets.shape[1] // 2
-        parts = [part[:, chosen].sum().double() for chosen in (late, ~late) for part in (losses, valid)]
-        return torch.stack(parts).cpu()
+        return None if outputs is None or targets is None else _losses(outputs, targets).sum(0)
 
     def rows(
         self, place: Place, sums: Float[Tensor, "4"], *, draws: int, generator: Generator | None
@@ -224,6 +210,107 @@ class InContextScore(PerModule):
             yield self.row(late / late_count - early / early_count)
         else:
             yield self.row(None, reason="no targets in one half of the positions")
+
+
+class PermutedContexts(PerModule):
+    """The in-context score with the own contexts, and with permuted ones as its null, from the inputs of
+    :func:`paired_contexts`.
+
+    Attributes:
+        sums: for each sequence the numbers of its block and of the sequence of its context, and the sum and
+            the number of the losses in the second half of the positions and in the first, ``[rows, 6]``.
+    """
+
+    kinds: ClassVar[tuple[ActivationKind, ...]] = ("outputs",)
+    keeps: ClassVar[int] = ALL
+    theory, quantity, unit, side = NAME, SCORE, "nats", "<="
+    source, null_kind = InContextScore.source, OTHER_CONTEXTS
+
+    def statistics(self, activations: Activations) -> Float[Tensor, "rows 6"] | None:
+        """Returns the statistics of one forward pass; None without targets.
+
+        Raises:
+            ValueError: see :meth:`InContextScore.statistics`.
+        """
+        outputs, targets = activations.outputs, activations.targets
+        if outputs is None or targets is None:
+            return None
+        return torch.cat([targets[:, :2].double().cpu(), _losses(outputs, targets[:, 2:])], dim=1)
+
+    def rows(
+        self, place: Place, sums: Float[Tensor, "rows 6"], *, draws: int, generator: Generator | None
+    ) -> Iterator[Measurement]:
+        """Yields one row. Every block has as many targets, so that the score is a mean over blocks."""
+        block, context = sums[:, :2].long().T
+        late, late_count, early, early_count = sums[:, 2:].T
+        n, last = 1 + int(block.max()), late_count > 0
+        # losses of block i behind context j, of pairs in one group
+        behind = torch.zeros(n, n, dtype=torch.float64)
+        behind[block[last], context[last]] = late[last] / late_count[last]
+        generator = fixed_generator() if generator is None else generator
+        found = torch.zeros(1 + draws, dtype=torch.float64)
+        for group in _groups(n):
+            keys = torch.rand(draws, len(group), generator=generator, dtype=torch.float64)
+            orders = torch.cat([group[None], group[keys.argsort(1)]])  # the own contexts first
+            found += behind[group, orders].sum(1) / n
+        # sums of the same losses in another order are equal
+        value, *permuted = (found - early.sum() / early_count.sum()).round(decimals=DECIMALS).tolist()
+        if sums.isfinite().all():
+            yield self.row(value, n=n, draws=permuted)
+        else:
+            yield self.row(None, reason="losses are infinite or NaN", n=n)
+
+
+def _losses(
+    outputs: Float[Tensor, "n seq vocabulary"], targets: Int[Tensor, "n seq"]
+) -> Float[Tensor, "n 4"]:
+    """Returns for each sequence the sum and the number of the losses in the second half, and in the first.
+
+    Raises:
+        ValueError: see :meth:`InContextScore.statistics`.
+    """
+    if outputs.ndim != 3 or outputs.shape[:2] != targets.shape:
+        shapes = f"{list(outputs.shape)} for targets {list(targets.shape)}"
+        raise ValueError(
+            f"the in-context score needs logits [n, seq, vocabulary], got {shapes}; pass a language "
+            "model of ids"
+        )
+    if int(targets.max()) >= outputs.shape[-1]:
+        raise ValueError(
+            f"targets must lie below the vocabulary, {outputs.shape[-1]} ids, got {int(targets.max())}; "
+            "recode the ids"
+        )
+    valid = targets >= 0
+    losses = torch.zeros(targets.shape, dtype=torch.float64, device=outputs.device)
+    losses[valid] = cross_entropy(outputs[valid].double(), targets[valid].long(), reduction="none")
+    late = torch.arange(targets.shape[1], device=targets.device) >= targets.shape[1] // 2
+    parts = [part[:, chosen].sum(1).double() for chosen in (late, ~late) for part in (losses, valid)]
+    return torch.stack(parts, dim=1).cpu()
+
+
+def _groups(n: int) -> tuple[Int[Tensor, " group"], ...]:
+    """Divides n sequences into groups of equal size, up to one, of at most :data:`GROUP`."""
+    return torch.arange(n).tensor_split(-(-n // GROUP))
+
+
+def paired_contexts(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Makes the inputs of :class:`PermutedContexts` from those of :func:`own_context` or
+    :func:`repeated_context`: the sequences B C, and C B for every block B and context C of a group.
+
+    Targets are ``[rows, 2 + seq]``: the number of the block, that of the context, and the next ids.
+    """
+    value, targets = inputs["value"], inputs["targets"]
+    n = len(value) // 2
+    size = int((targets[n:] >= 0).sum(1)[0]) + 1
+    pairs = torch.cat([torch.cartesian_prod(group, group) for group in _groups(n)])
+    block, context = pairs.T
+    rows = torch.cat([value[context, :-size], value[block, -size:]], dim=1)
+    own = torch.arange(n)
+    numbers = torch.stack([torch.cat([block, own]), torch.cat([context, own])], dim=1)
+    return {
+        "value": torch.cat([rows, value[n:]]),
+        "targets": torch.cat([numbers, torch.cat([targets[block], targets[n:]])], dim=1),
+    }
 
 
 def _inputs(context: Tensor, block: Tensor, generator: Generator, draws: int) -> dict[str, Any]:
@@ -319,9 +406,21 @@ def repeated_context(
     return _inputs(torch.cat([filler, blocks], dim=1).to(data.dtype), blocks.to(data.dtype), generator, draws)
 
 
-def score() -> tuple[InContextScore, ...]:
+def permuted() -> tuple[PermutedContexts, ...]:
     """Returns the metric of the responses."""
-    return (InContextScore(),)
+    return (PermutedContexts(),)
+
+
+def own_pairs(data: Int[Tensor, "n seq"], limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
+    """Returns the inputs of the response with the own contexts."""
+    return paired_contexts(own_context(data, limits, generator, draws=0, sequences=SEQUENCES))
+
+
+def repeated_pairs(
+    data: Int[Tensor, "n seq"], limits: Mapping[str, int], generator: Generator
+) -> dict[str, Any]:
+    """Returns the inputs of the response with repeated blocks."""
+    return paired_contexts(repeated_context(data, limits, generator, draws=0))
 
 
 IN_NETWORKS = InNetworks(
@@ -329,14 +428,8 @@ IN_NETWORKS = InNetworks(
     headline=DUAL,
     side=None,
     responses=(
-        Response(
-            "own context",
-            partial(own_context, sequences=SEQUENCES),
-            score,
-            null_kind=OTHER_CONTEXTS,
-            reads="ids",
-        ),
-        Response("repeated block", repeated_context, score, null_kind=OTHER_CONTEXTS, reads="ids"),
+        Response("own context", own_pairs, permuted, reads="ids", draws=DATA_DRAWS),
+        Response("repeated block", repeated_pairs, permuted, reads="ids", draws=DATA_DRAWS),
     ),
     meaning="squared cosine of a head's outputs to their first order in the scores; 1: attention acts like "
     "the update of a linear layer",

@@ -2,7 +2,9 @@
 
 Features, rates and the null distribution with permuted labels come from
 :class:`~transformer_theory.metrics.class_features.FeatureRates`; the theory adds the rate reduction as a
-share of its optimum.
+share of its optimum. The optimum has orthogonal classes. Two centred classes at neural collapse are opposite
+and not orthogonal: they have the share 0 with any labels, which the test cannot tell apart
+(:func:`.exact_reduction`).
 
 Source: :cite:t:`yu2020learning`.
 """
@@ -21,7 +23,7 @@ from ...metrics.class_features import (
     FeatureRates,
     permuted_labels,
 )
-from .optimum import optimum
+from .optimum import exact_reduction, optimum
 from .problem import MCR2, NAME, OPTIMUM_THEOREM
 
 SHARE = "rate reduction as a share of the optimum"
@@ -46,7 +48,8 @@ class RateReductionMetric(FeatureRates):
         rows: list[Measurement] = []
         for layer in sorted(self.samples):
             rate, within, sizes, dim = self.rates(layer)
-            reductions = self.null_draws(layer, sizes, draws=draws, generator=generator)
+            drawn = self.null_draws(layer, sizes, draws=draws, generator=generator)
+            reduction, *reductions = (exact_reduction(each, rate) for each in (rate - within, *drawn))
             common: dict[str, Any] = {"layer": layer, "n": sum(sizes), "source": MCR2, "note": self.note}
             nats: dict[str, Any] = {"unit": "nats", "scope": "these data", **common}
             training: dict[str, Any] = {**nats, "scope": "training"}
@@ -57,9 +60,9 @@ class RateReductionMetric(FeatureRates):
             )
             rows += [
                 Measurement(
-                    NAME, "in network", RATE_REDUCTION, rate - within, nulls=present(null), side=">=", **nats
+                    NAME, "in network", RATE_REDUCTION, reduction, nulls=present(null), side=">=", **nats
                 ),
-                _share(rate - within, reductions, sizes, dim, self.eps, **optimal),
+                _share(reduction, reductions, sizes, dim, self.eps, **optimal),
                 Measurement(NAME, "in network", CODING_RATE, rate, **training),
                 Measurement(
                     NAME,
@@ -81,14 +84,17 @@ def _share(
     draws of ΔR as its null.
     """
     sizes = [size for size in sizes if size]
-    best = optimum(sizes, dim, eps=eps).value if 1 < len(sizes) <= dim else 0.0
     columns |= {"unit": "share", "side": ">=", "scope": "these data"}
     if len(sizes) < 2:
         return Measurement(
             NAME, "in network", SHARE, None, reason="with one class, ΔR and its optimum are 0", **columns
         )
-    if best <= 0:
+    if len(sizes) > dim:
         reason = f"{len(sizes)} classes do not fit into orthogonal subspaces of {dim} dimensions"
+        return Measurement(NAME, "in network", SHARE, None, reason=reason, **columns)
+    optimal = optimum(sizes, dim, eps=eps)
+    if not (best := exact_reduction(optimal.value, optimal.rate)):
+        reason = f"at the distortion {eps:g} the optimum is 0 to rounding"
         return Measurement(NAME, "in network", SHARE, None, reason=reason, **columns)
     null = permuted_labels([draw / best for draw in draws])
     return Measurement(

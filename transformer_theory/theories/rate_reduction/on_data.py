@@ -43,7 +43,7 @@ from ...metrics.class_features import (
 from ...metrics.coding import class_coding_rate, coding_rate, unit_norm
 from .evaluation import nearest_subspace
 from .in_networks import SHARE
-from .optimum import largest_rank, optimum
+from .optimum import exact_reduction, largest_rank, optimum
 from .problem import MCR2, NAME, OPTIMUM_THEOREM, REDUNET
 from .redunet import ReduNet, construct
 
@@ -211,9 +211,8 @@ def _rates(features: Features, draws: int) -> Iterator[Measurement]:
     vectors, labels = features.vectors, features.labels
     n, d = vectors.shape
     rate, within = float(coding_rate(vectors, eps=EPS)), float(class_coding_rate(vectors, labels, eps=EPS))
-    reductions = permuted_reductions(
-        vectors, permutations(n, draws), torch.bincount(labels).tolist(), eps=EPS
-    )
+    drawn = permuted_reductions(vectors, permutations(n, draws), torch.bincount(labels).tolist(), eps=EPS)
+    reduction, *reductions = (exact_reduction(each, rate) for each in (rate - within, *drawn))
     nats = {"unit": "nats", "n": n, "note": f"features of norm 1: {features.description}; ε² = 0.1"}
     yield _on_data(CODING_RATE, rate, MCR2, scope="any data", **nats)
     null_within = permuted_labels([rate - reduction for reduction in reductions])
@@ -221,13 +220,13 @@ def _rates(features: Features, draws: int) -> Iterator[Measurement]:
     # ΔR >= 0 for any labels, so its sign is not evidence for the theory: there is no verdict.
     interval = jackknife_interval(lambda rows: _reduction(vectors[rows], labels[rows]), n)
     columns = {"nulls": (permuted_labels(reductions),), "side": ">=", **_over_samples(interval), **nats}
-    yield _on_data(RATE_REDUCTION, rate - within, MCR2, **columns)
+    yield _on_data(RATE_REDUCTION, reduction, MCR2, **columns)
     best = best_value(labels, d)
     if not best:
         reason = f"{int(labels.max()) + 1} classes do not fit into orthogonal subspaces of {d} dimensions"
         yield _on_data(SHARE, None, OPTIMUM_THEOREM, unit="share", side=">=", reason=reason)
         return
-    share, threshold = (rate - within) / best, 1 - 1e-6
+    share, threshold = reduction / best, 1 - 1e-6
     yield _on_data(
         SHARE,
         share,

@@ -46,6 +46,8 @@ from ...metrics.coding import rate_reduction
 from ...metrics.coding.memberships import with_labels
 from .problem import check_integers, check_ranks, sorted_labels
 
+# largest rate reduction, relative to the coding rate, that may be rounding of logarithms in float64
+ROUNDING = 1e-10
 RANK_RTOL = 1e-3  # smallest singular value that `disorder` counts, relative to the largest one of the class
 
 
@@ -148,6 +150,17 @@ def _optimum(sizes: tuple[int, ...], largest: tuple[int, ...], dim: int, eps: fl
     ranks = tuple(reversed(ranks))
     rate = sum(0.5 * r * np.log1p(dim * s / (n * eps**2 * r)) for r, s in zip(ranks, sizes) if r)
     return Optimum(float(best[dim]), float(rate), ranks)
+
+
+def exact_reduction(reduction: float, rate: float) -> float:
+    r"""Returns a measured :math:`\Delta R = R - R^c`, nats, or 0 if it is within rounding of :math:`R`.
+
+    :math:`\Delta R` is never negative, and 0 iff all classes have equal second moments per sample. That is so
+    at the neural collapse of two centred classes, features u and -u: both have the moment :math:`u u^\top`,
+    so :math:`R = R_j = \tfrac12\log(1 + d/\epsilon^2)` whatever the labels, although the optimum, of
+    orthogonal classes, is positive. A rate reduction does not see signs.
+    """
+    return reduction if reduction > ROUNDING * rate else 0.0
 
 
 def _gain(ranks: np.ndarray, size: int, n: int, dim: int, eps: float) -> np.ndarray:

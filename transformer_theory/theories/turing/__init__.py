@@ -12,7 +12,7 @@ from . import invariance, machines
 from .claims import CLAIMS
 from .construction import PerezTransformer, compile_machine
 from .figures import EXPERIMENTS
-from .in_networks import IN_NETWORKS, CloseCalls
+from .in_networks import IN_NETWORKS, Margins
 from .ladder import LADDER
 from .machine import Trace, TuringMachine
 from .matrices import Matrix
@@ -42,7 +42,7 @@ THEORY = Theory(
 
 __all__ = [
     "THEORY",
-    "CloseCalls",
+    "Margins",
     "Matrix",
     "PerezTransformer",
     "Trace",

@@ -1,10 +1,17 @@
-r"""The theory's questions to a trained network: which choices of attention would a coarser number type flip,
-and does the order count?
+r"""The theory's questions to a trained network: how exact must its scores be for attention to choose the same
+keys, and does the order count?
 
-The construction chooses one key per query, and it fails where two scores are too close for the number type. A
-*close call* is a query whose two largest scores :math:`\langle q, k \rangle` differ by less than the distance
-of neighbouring bfloat16 numbers at the larger one, :math:`2^{\lfloor \log_2 |s| \rfloor - 7}`. Its null
-consists of Gaussian scores with the mean and the variance of the same query's scores.
+The construction chooses one key per query, and it fails where two scores are too close for the number type.
+The *margin* of a query in bits is :math:`\log_2(g / u)` with the gap g between the two largest scores
+:math:`\langle q, k \rangle` and the distance :math:`u = 2^{\lfloor \log_2 |s| \rfloor - 7}` of neighbouring
+bfloat16 numbers at the score s that is larger in size: so many binary digits the scores can lose before the
+choice is within their rounding. A factor common to all scores, a power of two, changes nothing. It is 0
+for a *close call*, :math:`g < u`, and at most 9, since :math:`g \le 2 |s| < 2^9 u`. The null consists of
+Gaussian scores with the mean and the variance of the same query's scores.
+
+The mean margin is the headline. The share of close calls is shown beside it and is none: scores
+without structure have close calls in one of about a hundred queries already, so that 0, the best share, lies
+only a few deviations below that of copies, and too near to be found among the headlines.
 
 The *responses* test proportion invariance: the change of the outputs when the tokens are permuted, and when a
 sequence is repeated token by token instead of as a whole, relative to the outputs. Both are 0 without
@@ -16,7 +23,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
 from ...core.measurement import Measurement
@@ -27,10 +34,12 @@ from ...core.theory import InNetworks, Response
 from ...metrics.responses import OutputChange
 from ...probes.respond import doubled_tokens, permuted_tokens
 
+MARGIN = "score margin over bfloat16 rounding"
 CLOSE = "close calls of attention in bfloat16"
 NULL_KIND = "Gaussian scores with the mean and variance of each query"
 NAME, SOURCE = "turing", Source("perez2021attention", status="own")
 EXPONENT = 7  # bfloat16 stores seven binary digits after the leading one
+MOST = EXPONENT + 2.0  # largest margin in bits
 TABLE = 128  # Gaussian samples per draw and number of keys
 REASON = "no query has two allowed keys with finite scores"
 
@@ -41,6 +50,15 @@ def resolution(scores: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
     """
     _, exponent = torch.frexp(scores)  # |s| = m 2^e with m in [1/2, 1)
     return torch.where(scores == 0, 0.0, torch.ldexp(torch.ones_like(scores), exponent - 1 - EXPONENT))
+
+
+def margin_bits(top: Float[Tensor, "*n 2"]) -> Float[Tensor, "*n"]:
+    """Returns log2 of the gap between the two largest scores in units of the resolution at the larger in
+    size, 0 for smaller gaps, ``[*n]``.
+    """
+    gap, unit = (top[..., 0] - top[..., 1]).abs(), resolution(top.abs().amax(-1))
+    # scores that are both 0 have no resolution; float32 scores below 2^-126 may have a gap of 0 digits
+    return torch.where(unit > 0, gap / unit.clamp(min=torch.finfo(unit.dtype).tiny), 0.0).clamp(min=1).log2()
 
 
 def close_calls(top: Float[Tensor, "*n 2"]) -> Tensor:
@@ -64,17 +82,17 @@ def gaussian_tops(keys: int) -> Float[Tensor, "draws samples keys 2"]:
     return torch.stack([first, torch.minimum(before, z).cummax(-1).values], dim=-1)
 
 
-class CloseCalls(PerHead):
-    """Share of the queries of each head that are close calls. Queries with fewer than two allowed keys or
-    infinite scores are left out.
+class Margins(PerHead):
+    """Mean margin, in bits, of the queries of each head, and the share of the queries that are close
+    calls. Queries with fewer than two allowed keys or infinite scores are left out.
     """
 
-    theory, quantity, unit, side = NAME, CLOSE, "share", "<="
-    source, null_kind = SOURCE, NULL_KIND
+    theory, quantity, unit, side = NAME, MARGIN, "bits", ">="
+    source, null_kind, bounds = SOURCE, NULL_KIND, (0.0, MOST)
 
     def statistics(self, activations: Activations) -> Float[Tensor, "heads k"] | None:
-        """Returns the number of queries, that of close calls, and that in each draw of the null. Modules
-        whose queries and keys are unknown are skipped.
+        """Returns the number of queries, and for them and each draw of the null the sum of the margins
+        and the number of close calls. Modules whose queries and keys are unknown are skipped.
         """
         query, key = activations.query, activations.key
         if query is None or key is None or not query.numel() or query.shape[1] != key.shape[1]:
@@ -97,8 +115,7 @@ class CloseCalls(PerHead):
             # masked scores do not count; -inf among the others is found from below
             lowest = scores.masked_fill(~allowed, 0.0).amin(-1)
             valid = (counts >= 2) & top.isfinite().all(-1) & lowest.isfinite()
-        close = close_calls(torch.where(valid[..., None], top, 0.0)) & valid
-        parts = [valid.sum((0, 2)), close.sum((0, 2))]
+        parts = [valid.sum((0, 2)), *_sums(top, valid)]
         if self.draws:
             size = counts.clamp(min=1)
             used = valid[..., None] if allowed is None else allowed & valid[..., None]
@@ -113,16 +130,27 @@ class CloseCalls(PerHead):
             for draw in range(min(self.draws, RANGE_DRAWS)):
                 z = table[draw, sample, counts.clamp(min=2) - 1]
                 random = mean[..., None] + spread[..., None] * z
-                parts.append((close_calls(torch.where(valid[..., None], random, 0.0)) & valid).sum((0, 2)))
+                parts += _sums(random, valid)
         return torch.stack(parts, dim=1).double().cpu()
 
     def rows_of_head(self, sums: Float[Tensor, " k"], *, draws: int) -> Iterator[Measurement]:
-        """Yields the share of one head."""
-        count, close, *chance = sums.tolist()
-        if count:
-            yield self.row(close / count, draws=[each / count for each in chance[:draws]])
-        else:
+        """Yields the mean and the share of one head."""
+        count, *found = sums.tolist()
+        if not count:
             yield self.row(None, reason=REASON)
+            return
+        digits, *random_digits = (each / count for each in found[::2])
+        close, *random_close = (each / count for each in found[1::2])
+        yield self.row(digits, draws=random_digits[:draws])
+        yield self.other_row(CLOSE, close, draws=random_close[:draws], unit="share", side="<=")
+
+
+def _sums(top: Float[Tensor, "n h q 2"], valid: Bool[Tensor, "n h q"]) -> list[Tensor]:
+    """Returns for each head the sum of the margins and the number of close calls of valid queries,
+    ``[h]``.
+    """
+    top = torch.where(valid[..., None], top, 0.0)  # without digits
+    return [margin_bits(top).sum((0, 2)), (close_calls(top) & valid).sum((0, 2))]
 
 
 def permuted(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
@@ -170,9 +198,9 @@ def _sequences(data: Tensor) -> None:
         )
 
 
-def metrics() -> tuple[CloseCalls, ...]:
+def metrics() -> tuple[Margins, ...]:
     """Returns the metrics of this theory."""
-    return (CloseCalls(),)
+    return (Margins(),)
 
 
 def output_change() -> tuple[OutputChange, ...]:
@@ -182,11 +210,12 @@ def output_change() -> tuple[OutputChange, ...]:
 
 IN_NETWORKS = InNetworks(
     metrics=metrics,
-    headline=CLOSE,
-    side="<=",
+    headline=MARGIN,
+    side=">=",
     responses=(
         Response("permuted tokens", permuted, output_change, null_kind="another sequence"),
         Response("repeated sequence", repeated, output_change, null_kind="another sequence"),
     ),
-    meaning="share of the queries whose two largest scores are closer than neighbouring numbers of bfloat16",
+    meaning="binary digits that bfloat16 scores can lose before rounding may change the key with the largest "
+    "one; 0: closer than neighbouring numbers",
 )

@@ -23,7 +23,9 @@ dimension and no share of the energy has to be chosen, and a direction counts by
     d/\epsilon^2\big), \qquad \alpha = \frac{d}{n\epsilon^2},
 
 which for classes of equal size is :math:`\frac{k-1}{2}\log(1 + \frac{d}{(k-1)\epsilon^2}) - \frac12\log(1 +
-\frac{d}{\epsilon^2})`.
+\frac{d}{\epsilon^2})`. Two classes are the points u and -u, both with the second moment :math:`u
+u^\top`: there :math:`\Delta R = 0` for any sizes, although the optimum is positive, and no share of it
+exists.
 
 Source: :cite:t:`yu2020learning` (the optimum), :cite:t:`papyan2020prevalence` (neural collapse). The angle
 and the value at collapse are derived here.
@@ -46,7 +48,7 @@ from ....core.validation import integers, positive
 from ....metrics.class_features import EPS, NULL_KIND, permuted_labels, permuted_reductions
 from ....metrics.coding import unit_norm
 from ..in_networks import SHARE
-from ..optimum import optimum
+from ..optimum import exact_reduction, optimum
 from ..problem import MCR2, NAME, OPTIMUM_THEOREM, sorted_labels
 from .inputs import isometric, projections
 
@@ -58,6 +60,7 @@ INPUTS = "rate reduction as a share of the optimum, centred inputs"
 LAST_LAYER = "rate reduction as a share of the optimum, last layer"
 ORTHOGONAL = 90.0  # degrees
 COLLAPSE = Source("papyan2020prevalence")
+ZERO_AT_COLLAPSE = "at the neural collapse of two classes, u and -u, the rate reduction is 0"
 LADDER = Ladder(theory=NAME, quantity=SHARE, unit="share", side=">=", null=NULL_KIND, source=OPTIMUM_THEOREM)
 
 
@@ -113,11 +116,13 @@ def rows(evaluated: Evaluated) -> Iterator[Measurement]:
     yield inputs_row(evaluated, **columns)
     if evaluated.collapse:
         reference = collapsed_reduction(evaluated.sizes, evaluated.features.shape[1], eps=EPS)
-        relative = [value / reference for value in values]
-        null = permuted_labels(relative[1:])
-        yield LADDER.other_row(
-            COLLAPSED, relative[0], basis="limit", source=COLLAPSE, nulls=present(null), **share
-        )
+        known: dict[str, Any] = {"basis": "limit", "source": COLLAPSE, **share}
+        if not reference:
+            yield LADDER.other_row(COLLAPSED, None, reason=ZERO_AT_COLLAPSE, **known)
+        else:
+            relative = [value / reference for value in values]
+            null = permuted_labels(relative[1:])
+            yield LADDER.other_row(COLLAPSED, relative[0], nulls=present(null), **known)
     if evaluated.before is not None:
         shares = [value / best for value in _reductions(evaluated.before, evaluated)]
         yield LADDER.other_row(
@@ -241,7 +246,7 @@ def collapsed_reduction(sizes: Sequence[int], dim: int, *, eps: float) -> float:
         dim: dimension d of the features, at least the number of classes less one, which the simplex spans.
         eps: distortion; squared inside.
     Returns:
-        ΔR in nats per sample.
+        ΔR in nats per sample, exactly 0 for two classes.
     Raises:
         ValueError: eps is not positive, a size is below 1, or the simplex does not fit.
         TypeError: dim is not an integer.
@@ -259,4 +264,4 @@ def collapsed_reduction(sizes: Sequence[int], dim: int, *, eps: float) -> float:
     weighted = counts.sqrt()[:, None] * gram * counts.sqrt()
     scale = dim / (float(counts.sum()) * eps**2)
     whole = 0.5 * float(torch.linalg.slogdet(torch.eye(k, dtype=torch.float64) + scale * weighted).logabsdet)
-    return whole - 0.5 * math.log1p(dim / eps**2)
+    return exact_reduction(whole - 0.5 * math.log1p(dim / eps**2), whole)

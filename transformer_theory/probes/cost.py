@@ -55,6 +55,7 @@ DOUBLED = 64  # sequences up to which it is measured how much the metrics keep o
 MOST_ROUNDS = 8  # in which groups of inputs are measured
 PATIENCE = 15.0  # seconds of one sequence above which no further one is tried
 SLOW = 0.3  # seconds of a copy from which several are measured at the same time
+BESIDE = 1.25  # factor by which processes slow each other, which share the memory: 1.2 to 1.3 for a ViT-B
 
 
 @dataclass(frozen=True)
@@ -625,7 +626,7 @@ class _Planner:
             forward = self.cost.forward.seconds
             seconds += math.ceil(tested / size) * forward.fixed + tested * forward.each
         processes = self.processes(tested, batch)
-        return seconds if processes == 1 else seconds * self.cost.alone / processes
+        return seconds if processes == 1 else seconds * self.cost.alone * BESIDE / processes
 
     def rest(self, n: int, batch: int, tested: int, copies: int) -> dict[str, int]:
         """Returns how many further copies the time that is left permits, in the order of their kinds."""

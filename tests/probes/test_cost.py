@@ -390,12 +390,22 @@ def test_the_network_itself_has_fewer_sequences_before_there_are_fewer_copies():
     assert chosen.other_copies == {HELD_INPUTS: 4}
 
 
-def test_fewer_copies_but_at_least_nineteen():
-    # 54 s: of one sequence 2 + 52 copies
+def test_fewer_copies_rather_than_fewer_than_four_sequences():
+    # 54 s: four sequences 8, groups of three 3 and the tested one 1, hence 42 copies; 39 would do
     chosen = plan(made_up(), sequences=64, memory=40 * GIB, minutes=1)
-    assert (chosen.sequences, chosen.tested, chosen.copies) == (1, 1, 52)
-    assert chosen.other_copies == {}
+    assert (chosen.sequences, chosen.tested, chosen.copies) == (4, 1, 42)
     assert chosen.seconds == pytest.approx(54)
+    # 51 s suffice for 39, 50 s do not
+    assert plan(made_up(), sequences=64, memory=40 * GIB, minutes=51 / 54).copies == 39
+    assert plan(made_up(), sequences=64, memory=40 * GIB, minutes=50 / 54).sequences == 1
+
+
+def test_fewer_copies_but_at_least_nineteen():
+    # 50 s: of one sequence 2 + 48 copies
+    chosen = plan(made_up(), sequences=64, memory=40 * GIB, minutes=50 / 54)
+    assert (chosen.sequences, chosen.tested, chosen.copies) == (1, 1, 48)
+    assert chosen.other_copies == {}
+    assert chosen.seconds == pytest.approx(50)
 
 
 def test_too_few_minutes_for_a_test():

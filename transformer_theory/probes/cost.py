@@ -42,6 +42,8 @@ from .token_masks import KEEPS
 MINUTES = 10.0
 COPIES_OF_EQUAL_SCALE = 99
 FEWEST_COPIES = RANGE_DRAWS  # p-values down to 1/20
+ENOUGH_COPIES = 39  # p-values down to 1/40; further copies are given up for SEVERAL sequences
+SEVERAL = 4  # one to test and three others for intervals
 OTHER_COPIES = {HELD_INPUTS: 9, EQUAL_SPECTRUM: 9, EQUAL_NORM: 9, UNTRAINED: 3}
 RANGE = f"{EQUAL_SCALE}, all quantities"  # the first copies, in which all quantities are measured
 LARGEST_BATCH = 32  # more sequences per pass save nothing
@@ -457,9 +459,10 @@ def plan(
     """Chooses the sizes of a measurement within a budget.
 
     Sizes shrink in this order until the time suffices: the sequences that are tested, from half of all down
-    to four; the further kinds of copies; the sequences of the network itself, by halves; then the same with
-    two tested sequences, and with one; the copies of equal scale, down to :data:`FEWEST_COPIES`. Batches are
-    the largest power of two that fits into the memory, and there are fewer sequences if the states of all do
+    to four; the further kinds of copies; the sequences of the network itself, by halves down to four; then
+    the same with two tested sequences, and with one; the copies of equal scale, down to
+    :data:`ENOUGH_COPIES`; two sequences and one; the copies, down to :data:`FEWEST_COPIES`. Batches are the
+    largest power of two that fits into the memory, and there are fewer sequences if the states of all do
     not fit.
 
     Args:
@@ -514,22 +517,39 @@ class _Planner:
         sizes = [(n, batch) for n, batch in sizes if self.needed(n, batch, 0, 0, {}) <= self.seconds]
         if not copies:
             return self.made(*sizes[0], 0, 0, {})
+        several = [size for size in sizes if size[0] >= SEVERAL]
+        chosen = (
+            self.with_all(several, copies)
+            or (self.with_fewer(*several[-1], copies, ENOUGH_COPIES) if several else None)
+            or self.with_all(sizes[len(several) :], copies)
+            or self.with_fewer(*sizes[-1], copies, FEWEST_COPIES)
+        )
+        if chosen is not None:
+            return chosen
+        (n, batch), least = sizes[-1], min(copies, FEWEST_COPIES)
+        minutes = math.ceil(self.needed(n, batch, 1, least, {}) / (1 - SPARE) / 60)
+        reason = f"too few minutes for a test: {counted(minutes, 'minute')} would do"
+        return self.made(*sizes[0], 0, 0, {}, reason)
+
+    def with_all(self, sizes: Sequence[tuple[int, int]], copies: int) -> MeasurementPlan | None:
+        """Returns the first plan with all copies of equal scale that the time permits."""
         for n, batch, fewest in [(n, batch, fewest) for fewest in TESTED for n, batch in sizes]:
             for others in (self.others, {}):
                 for tested in range(max(1, n // 2), fewest - 1, -1):
                     if self.needed(n, batch, tested, copies, others) <= self.seconds:
                         return self.made(n, batch, tested, copies, others)
-        n, batch = sizes[-1]
-        without = self.needed(n, batch, 1, 0, {})
+        return None
+
+    def with_fewer(self, n: int, batch: int, copies: int, fewest: int) -> MeasurementPlan | None:
+        """Returns the plan with the largest number of copies on one sequence that the time permits; None if
+        these are fewer than ``fewest``.
+        """
         first = FEWEST_COPIES * self.of_copy(RANGE, 1, batch)
-        rest = self.seconds - without - first
+        rest = self.seconds - self.needed(n, batch, 1, 0, {}) - first
         fitting = FEWEST_COPIES + math.floor(rest / self.of_copy(EQUAL_SCALE, 1, batch)) if rest >= 0 else 0
-        least = min(copies, FEWEST_COPIES)
-        if fitting >= least:
-            return self.made(n, batch, 1, fitting, {})
-        minutes = math.ceil(self.needed(n, batch, 1, least, {}) / (1 - SPARE) / 60)
-        reason = f"too few minutes for a test: {counted(minutes, 'minute')} would do"
-        return self.made(*sizes[0], 0, 0, {}, reason)
+        if fitting < min(copies, fewest):
+            return None
+        return self.made(n, batch, 1, min(copies, fitting), {})
 
     def batch(self, n: int, copies: int) -> int | None:
         """Returns the number of sequences per pass that fits into the memory; None if one does not."""

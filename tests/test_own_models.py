@@ -162,7 +162,7 @@ def gpt2(names: dict[str, Any]) -> None:
     assert {row.null.kind for row in matching} == {"unrelated blocks"}
     assert WORDS in reason(result, "mass on the 4-neighbour patches")
     assert reason(result, "contraction of random weights").startswith("a mask hides keys")
-    assert reason(result, "given chain").startswith("the context must hold 28 ids")
+    assert reason(result, "given chain").startswith("the context must hold 30 ids")
     cached(names["model"])
 
 

@@ -13,6 +13,7 @@ from transformer_theory.core.metric import Activations
 from transformer_theory.core.table import Table, collect
 from transformer_theory.data import TokenData
 from transformer_theory.theories.collapse import ladder, on_data, phases
+from transformer_theory.theories.collapse.heads import normalised_gram, squared_contraction_of
 from transformer_theory.theories.collapse.in_networks import (
     CONTRACTION,
     IN_NETWORKS,
@@ -127,6 +128,35 @@ def scores_of(x: np.ndarray, sizes: tuple[float, ...] = (0.2, 0.7)) -> np.ndarra
     W = np.random.default_rng(5).normal(size=(len(sizes), x.shape[2], x.shape[2]))
     scores = np.einsum("nid,hde,nje->nhij", x, W, x)
     return scores * np.array(sizes)[:, None, None] / np.sqrt(scores.var(-1).mean((0, 2)))[:, None, None]
+
+
+@pytest.mark.parametrize("kind", ["causal", "window", "not causal"])
+@pytest.mark.parametrize("padded", [0, 37])
+def test_long_causal_maps_are_contracted_in_blocks(kind: str, padded: int):
+    """Heads with a sink, with diffuse attention and with attention to the previous token; rows of padding are
+    not finite.
+    """
+    n = 300
+    rng, size = np.random.default_rng(5), n - padded
+    x = rng.standard_normal((n, 6)) * np.array([9.0, 3, 1, 1, 1, 0.1])
+    x[0] *= 20
+    scores = rng.standard_normal((3, n, n))
+    scores[0, :, 0] += 8
+    scores[1] *= 0.1
+    scores[2] += 9 * np.eye(n, k=-1)
+    allowed = np.tril(np.ones((n, n), dtype=bool), 0 if kind == "causal" else 40)
+    if kind == "window":
+        allowed = np.tril(np.ones((n, n), dtype=bool)) & ~np.tril(np.ones((n, n), dtype=bool), -60)
+    allowed[:size, size:] = False
+    A = softmax(np.where(allowed, scores, -np.inf))
+    expected = [squared_contraction(head[:size, :size], x[:size]) for head in A]
+    A[:, size:] = np.nan
+    inside = torch.arange(n) < size
+    gram = normalised_gram(torch.tensor(np.where(inside.numpy()[:, None], x, 0.0)), inside)
+    found = squared_contraction_of(
+        torch.tensor(A, dtype=torch.float32), gram.float(), inside if padded else None
+    )
+    np.testing.assert_allclose(found.numpy(), expected, rtol=2e-5)
 
 
 def test_contraction_and_prediction_of_a_module():

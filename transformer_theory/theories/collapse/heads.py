@@ -34,6 +34,7 @@ from .residuals import residual
 
 Weights = Float[Tensor, "*batch n n"]
 Rows = Float[Tensor, "*batch q n"]
+BLOCK = 128  # queries of a causal map whose contraction is computed at a time
 ORDERS = 2**23  # entries of the permutations that are kept for the next layer, in all draws
 
 
@@ -77,8 +78,38 @@ def squared_contraction_of(
     Returns:
         ``[*batch]``.
     """
+    if weights.shape[-2] == weights.shape[-1] > 2 * BLOCK and not bool(weights[..., :BLOCK, BLOCK:].any()):
+        return _in_blocks(weights, gram, inside)
     B = residual_within(weights, inside)
     return ((B @ gram) * B).sum((-2, -1)).clamp(min=0)
+
+
+def _in_blocks(
+    weights: Weights, gram: Float[Tensor, "*#batch n n"], inside: Bool[Tensor, "*#batch n"] | None
+) -> Float[Tensor, "*batch"]:
+    r"""Computes the same as :func:`squared_contraction_of` for causal weights, a block of queries at a time
+    with the keys that these see: 0.4 of the products for 1,024 tokens.
+
+    With any common row s, :math:`\mathrm{tr}(BGB^\top) = \sum_i (a_i - s)^\top G (a_i - s) - m (\bar a -
+    s)^\top G (\bar a - s)` over m rows. The mean row is taken for s, but zero beyond the first block: every
+    query sees these keys, and keys that nearly all queries prefer, whose part would cancel, are among them.
+    """
+    n = weights.shape[-1]
+    used = torch.ones_like(weights[..., :1]) if inside is None else inside.unsqueeze(-1).to(weights.dtype)
+    count = used.sum(-2).clamp(min=1)
+    # rows of padding may be NaN
+    rows = weights if inside is None else torch.where(inside.unsqueeze(-1), weights, 0.0)
+    shift = torch.nn.functional.pad(rows[..., :BLOCK].sum(-2) / count, (0, n - BLOCK))
+    total, mean = torch.zeros_like(count.squeeze(-1)), rows.sum(-2) / count - shift
+    for start in range(0, n, BLOCK):
+        chosen, end = slice(start, start + BLOCK), min(start + BLOCK, n)
+        block = rows[..., chosen, :]
+        if bool(block[..., end:].any()):
+            end = n
+        block = block[..., :end] - used[..., chosen, :] * shift[..., None, :end]
+        total = total + ((block @ gram[..., :end, :end]) * block).sum((-2, -1))
+    common = (mean[..., None, :] @ gram @ mean[..., None])[..., 0, 0]
+    return (total - count.squeeze(-1) * common).clamp(min=0)
 
 
 @converted(floats=("weights", "tokens"))

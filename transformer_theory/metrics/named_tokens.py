@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..core.measurement import Measurement, Unit
 from ..core.metric import ActivationKind, Activations, Metric
-from .networks import network_row, weight_received, weight_rows
+from .networks import network_row, weight_rows
 from .own_tokens import attends_elsewhere
 
 LAST, LEARNT = -1, -2  # places: the last token of a sequence; a key that belongs to no token
@@ -65,9 +65,7 @@ class AttendedTokens(Metric):
         assert rows is not None
         weights = rows.counted(rows.weights)
         counts = rows.counted(torch.ones_like(rows.entropy))
-        received = activations.shared(weight_received)
-        assert received is not None
-        mass = received.double()  # [n, heads, keys]
+        mass = rows.received.double()  # [n, heads, keys]
         norms = _relative_norms(activations, T, mass)
         known = torch.isfinite(norms).all(-1, keepdim=True)
         norms = torch.where(known, norms, 0.0)
@@ -176,9 +174,7 @@ class OutlierTokens(Metric):
             rows = activations.shared(weight_rows)
             assert rows is not None
             counts = rows.counted(torch.ones_like(rows.entropy)).sum(2)
-            received = activations.shared(weight_received)
-            assert received is not None
-            mean = received[..., : place[1]] / counts.clamp(min=1)[..., None]
+            mean = rows.received[..., : place[1]] / counts.clamp(min=1)[..., None]
             self._received[place] = mean.double().mean(1)
 
     def _add(self, block: Activations, received: Tensor | None) -> None:

@@ -11,6 +11,7 @@ the union of their sequences. Layers and heads are numbered as in
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -71,6 +72,11 @@ class WeightRows:
     weights: Float[Tensor, "batch heads q k"]
     valid: Bool[Tensor, "batch heads q"] | None
     entropy: Float[Tensor, "batch heads q"]
+
+    @cached_property
+    def received(self) -> Float[Tensor, "batch heads k"]:
+        """The weight that each key gets, summed over the queries whose rows were distributions."""
+        return self.counted(self.weights).sum(2)
 
     def counted(self, values: Tensor) -> Tensor:
         """Returns values of the rows, ``[batch, heads, q, ...]``, with zeros for the rows that were no
@@ -148,18 +154,7 @@ def weight_sums(activations: Activations) -> Float[Tensor, "sums heads"] | None:
     sums = torch.stack(
         [rows.counted(x).sum((0, 2)) for x in (torch.ones_like(H), H, rows.weights.amax(-1), H.exp())]
     )
-    received = activations.shared(weight_received)
-    assert received is not None
-    return torch.cat([sums.double(), received.double().sum(0).mT])
-
-
-def weight_received(activations: Activations) -> Float[Tensor, "n heads keys"] | None:
-    """Returns the weight that each key gets, summed over the queries whose rows count; None if the module has
-    no weights.
-    """
-    if (rows := activations.shared(weight_rows)) is None:
-        return None
-    return rows.counted(rows.weights).sum(2)
+    return torch.cat([sums.double(), rows.received.double().sum(0).mT])
 
 
 class AttentionSelection(Metric):

@@ -191,26 +191,12 @@ def test_logits_below_the_share_of_the_classes_count_as_zero(classes: int, vocab
     monkeypatch.setattr(general, "integrate", integrate)
     monkeypatch.setattr(symmetric, "integrate", integrate)
     share, states, logits = classes / vocabulary, 3 + 4 * classes, 3 + 4 * classes
-    columns = classes + 1
+    before, of_states = states * (classes + 1), (general.exact_flow, general.modified_flow)
     flows = (
         (general.lemma4_flow, given, logits + classes, slice(None), share, "DOP853", 1e-10),
-        (
-            general.exact_flow,
-            given,
-            states * columns + logits,
-            slice(states * columns, None),
-            max(share, 1e-6),
-            "DOP853",
-            1e-8,
-        ),
-        (
-            general.modified_flow,
-            given,
-            states * columns + logits,
-            slice(states * columns, None),
-            max(share, 1e-6),
-            "DOP853",
-            1e-8,
+        *(
+            (flow, given, before + logits, slice(before, None), max(share, 1e-6), "DOP853", 1e-8)
+            for flow in of_states
         ),
         (symmetric.symmetric_lemma4_flow, small, 7, slice(None), share, "LSODA", 1e-10),
         (symmetric.symmetric_exact_flow, small, 1 + 2 * 7 + 4 + 7, slice(19, None), share, "LSODA", 1e-8),

@@ -98,6 +98,7 @@ def assert_same(folder: Path, other: Path, **options) -> None:
         options: of :func:`.saved.load`.
     """
     first, second = (torch.load(one / "last.pt", weights_only=True) for one in (folder, other))
+    assert first["threads"] == second["threads"]  # else the last bits differ
     for part in ("network", "optimiser", "average"):
         assert_equal(first[part], second[part])
     parts = ("step", "best", "run", "rows")

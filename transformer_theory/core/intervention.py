@@ -26,9 +26,7 @@ CONTROL_DRAWS = 99
 
 
 class NotChanged(ValueError):
-    """An intervention changed no weight and no value of any attention, bit for bit, so that there is no result
-    of it.
-    """
+    """An intervention changed no weight and no value of any attention, bit for bit: it has no result."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +42,8 @@ class Attended:
         value: ``[windows, heads, keys, value_dim]``.
         weights: ``[windows, heads, queries, keys]``, in float32 or a wider dtype. Rows sum to one; a row
             without an allowed key is zero.
+        scale: factor of the product of queries and keys in the scores; None if it is unknown, or if scores
+            are another function of it.
         mask: True for the keys that a query may attend to, of the shape of the weights. Padding is not
             allowed.
         generator: random generator of the draw, on the device of the weights.
@@ -57,6 +57,7 @@ class Attended:
     key: Float[Tensor, "windows heads k head_dim"]
     value: Float[Tensor, "windows heads n value_dim"]
     weights: Float[Tensor, "windows heads q n"]
+    scale: float | None
     mask: Bool[Tensor, "windows heads q k"]
     generator: Generator
     structure: Any = None
@@ -86,9 +87,9 @@ class Control:
         kind: what is drawn, in words, e.g. "as many random keys".
         change: the change, which draws from :attr:`Attended.generator`. None: that of the intervention, with
             another structure.
-        structure: ``(chosen, generator) -> structure``: draws a structure of equal size in place of the chosen
-            one. Draws are repeated until they differ from each other; if there are few such structures, the
-            control has few draws.
+        structure: ``(chosen, generator) -> structure``: draws a structure of equal size in place of the
+            chosen one. Draws are repeated until they differ from each other; if there are few such
+            structures, the control has few draws.
         draws: number of draws.
     """
 
@@ -145,8 +146,8 @@ class Intervention:
         for control in self.controls:
             if control.change is None and (control.structure is None or self.choose is None):
                 raise ValueError(
-                    f"the control {control.kind!r} of {self.name} must have a change, or a structure in place "
-                    "of a chosen one, got neither"
+                    f"the control {control.kind!r} of {self.name} must have a change, or a structure in "
+                    "place of a chosen one, got neither"
                 )
 
 
@@ -166,7 +167,9 @@ def random_order(attended: Attended) -> Int[Tensor, "windows heads q k"]:
     return numbers.masked_fill(~mask, 2.0).argsort(-1)
 
 
-def at_random(attended: Attended, counts: Int[Tensor, "windows heads q"]) -> Bool[Tensor, "windows heads q k"]:
+def at_random(
+    attended: Attended, counts: Int[Tensor, "windows heads q"]
+) -> Bool[Tensor, "windows heads q k"]:
     """Draws as many allowed keys of every row as ``counts`` says; True for the keys that are drawn."""
     order = random_order(attended)
     first = torch.arange(order.shape[-1], device=order.device) < counts[..., None]
@@ -177,7 +180,7 @@ def in_every_row(
     attended: Attended, weights: Float[Tensor, "windows heads q k"]
 ) -> Float[Tensor, "windows heads q k"]:
     """Permutes the weights of every row among its allowed keys at random, which keeps their entropy."""
-    allowed_first = (~attended.mask).to(torch.uint8).argsort(-1, stable=True)
+    allowed_first = (~attended.mask).to(torch.uint8).sort(dim=-1, stable=True).indices
     return torch.zeros_like(weights).scatter(-1, random_order(attended), weights.gather(-1, allowed_first))
 
 
@@ -185,7 +188,7 @@ def largest_mass(
     weights: Float[Tensor, "windows heads q k"], share: float
 ) -> Bool[Tensor, "windows heads q k"]:
     """Returns the fewest keys of every row that together hold the share of its weight."""
-    values, order = weights.sort(-1, descending=True, stable=True)
+    values, order = weights.sort(dim=-1, descending=True, stable=True)
     before = values.cumsum(-1) - values
     keep = (before < share * weights.sum(-1, keepdim=True)) & (values > 0)
     return torch.zeros_like(keep).scatter(-1, order, keep)

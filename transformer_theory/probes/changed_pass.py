@@ -40,8 +40,8 @@ NOT_FOUND = (
     "(transformers: attn_implementation='sdpa' or 'eager')"
 )
 AXES = (
-    "the attention of {} has the leading axes {}, in which the {} sequences of the batch are not found, so that "
-    "it is not changed"
+    "the attention of {} has the leading axes {}, in which the {} sequences of the batch are not found, so "
+    "that it is not changed"
 )
 
 
@@ -69,9 +69,7 @@ def changed_attention(
     """
     check_stored(model, type(original_of(model)).__name__)
     modes = {module: module.training for module in model.modules()}
-    changed = ChangedAttention(
-        model, change, torch.Generator(device_of(model)).manual_seed(seed), structure
-    )
+    changed = ChangedAttention(model, change, torch.Generator(device_of(model)).manual_seed(seed), structure)
     redirect = Redirect(model, "forward", changed.run)
     try:
         model.eval()
@@ -194,8 +192,8 @@ class ChangedAttention(TorchFunctionMode):
         if new is None:
             return output
         if name == "einsum":
-            # The letters of the weights are those of [*lead, q, k]; the values have one more, which the output
-            # has in any place.
+            # The letters of the weights are those of [*lead, q, k]; the values have one more, which the
+            # output has in any place.
             weights, out = self._letters(args[0], call)
             letter = next(letter for letter in out if letter not in weights)
             new = in_order(new, weights[:-1] + letter, out)
@@ -241,10 +239,10 @@ class ChangedAttention(TorchFunctionMode):
         """
         place = self.stack[-1]
         first_head = self._place(place)
-        shaped, back = self._axes(call, lead, place.name)
         weights = call.weights().detach()
-        full = weights.shape
-        allowed = torch.ones((), dtype=torch.bool, device=weights.device) if call.allowed is None else call.allowed
+        shaped, back = self._axes(weights.shape[:-2], lead, place.name)
+        everywhere = torch.ones((), dtype=torch.bool, device=weights.device)
+        allowed = everywhere if call.allowed is None else call.allowed
         attended = Attended(
             layer=self.layer,
             first_head=first_head,
@@ -253,7 +251,8 @@ class ChangedAttention(TorchFunctionMode):
             key=shaped(call.key.detach()),
             value=shaped(call.value.detach()),
             weights=shaped(weights),
-            mask=shaped(allowed.expand(full)),
+            scale=None if getattr(call, "softcap", None) is not None else call.scale,
+            mask=shaped(allowed.expand(weights.shape)),
             generator=self.generator,
             structure=self.structure,
         )
@@ -279,13 +278,18 @@ class ChangedAttention(TorchFunctionMode):
         self.attending[place.name] = place
         return self.heads
 
-    def _axes(self, call: Call, lead: torch.Size, name: str) -> tuple[Callable, Callable]:
+    def _axes(self, shape: torch.Size, lead: torch.Size, name: str) -> tuple[Callable, Callable]:
         """Returns functions from tensors of a call to ``[windows, heads, ...]``, and back.
 
         A single leading axis, batch first, is split; of two, the first is the batch, unless only the second
         one can be.
+
+        Args:
+            shape: leading axes of the weights.
+            lead: leading axes of the output.
+            name: name of the module.
         """
-        n, shape = self.sequences, call.weights().shape[:-2]
+        n = self.sequences
         if len(lead) == 1 and lead[0] % n == 0:
             shape = torch.Size((n, lead[0] // n))
         elif len(lead) > 2:

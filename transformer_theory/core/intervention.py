@@ -1,11 +1,12 @@
-r"""Interventions: a theory names a structure of attention, and says what removing it does to the outputs.
+r"""Interventions: a theory names a structure, and says what removing it does to the outputs.
 
     A [batch, heads, queries, keys] weights,  V [batch, heads, keys, dim] values,
     output = A V    becomes    output = A' V',    (A', V') = change(A, V, queries, keys, scores)
 
-in every attention of a network. Beside the change that the theory names stand matched changes, which are
-drawn at random (:class:`Control`): as many keys, as much weight, as many heads. If the theory is right, the
-named change alters the task's measure less ("kept") or more ("broken") than matched ones do.
+in every attention of a network; or, in every block, Z^{l+1} = block(Z^l) becomes change(Z^l, Z^{l+1}). Beside
+the change that the theory names stand matched changes, which are drawn at random (:class:`Control`): as many
+keys, as much weight, as many heads. If the theory is right, the named change alters the task's measure less
+("kept") or more ("broken") than matched ones do.
 
 The functions of this module are what most changes are made of: sets of keys in every row of the weights, and
 random orders of the keys.
@@ -48,6 +49,8 @@ class Attended:
             allowed.
         generator: random generator of the draw, on the device of the weights.
         structure: what :attr:`Intervention.choose` chose, or a control drew in its place; None otherwise.
+        labels: class of each sequence, ``[sequences]``, while a structure is chosen; None otherwise, and
+            where there are none.
     """
 
     layer: int
@@ -61,6 +64,7 @@ class Attended:
     mask: Bool[Tensor, "windows heads q k"]
     generator: Generator
     structure: Any = None
+    labels: Int[Tensor, " sequences"] | None = None
 
     @property
     def scores(self) -> Float[Tensor, "windows heads q n"]:
@@ -74,9 +78,52 @@ class Attended:
         """Returns the attention with other weights."""
         return replace(self, weights=weights)
 
+    def with_output(self, output: Float[Tensor, "windows heads q value_dim"]) -> "Attended":
+        """Returns the attention with this product of weights and values: identity and output."""
+        q = output.shape[-2]
+        eye = torch.eye(q, dtype=self.weights.dtype, device=output.device)
+        return replace(self, weights=eye.expand(*output.shape[:2], q, q), value=output)
 
-Change = Callable[[Attended], Attended]
-"""Function from what an attention computes to the same with other weights or values."""
+    def of_next(self, x: Float[Tensor, "windows *rest"]) -> Float[Tensor, "windows *rest"]:
+        """Returns x of the next sequence of the batch, at the same place.
+
+        Raises:
+            ValueError: the batch has one sequence.
+        """
+        if self.sequences < 2:
+            raise ValueError("what another sequence has needs a batch of at least two, got one")
+        return x.roll(len(x) // self.sequences, 0)
+
+
+@dataclass(frozen=True)
+class BlockPass:
+    """What one block of a network computes in one forward pass.
+
+    Attributes:
+        layer: number of the block in the order of execution, from 0.
+        tokens: residual stream before the block, ``[batch, seq, dim]``, padding included.
+        output: residual stream at its end, of the same shape.
+        again: runs the unchanged block on other tokens of this shape.
+        generator: random generator of the draw, on the device of the tokens.
+        structure, labels: as for :class:`Attended`.
+    """
+
+    layer: int
+    tokens: Float[Tensor, "batch seq dim"]
+    output: Float[Tensor, "batch seq dim"]
+    again: Callable[[Float[Tensor, "batch seq dim"]], Float[Tensor, "batch seq dim"]]
+    generator: Generator
+    structure: Any = None
+    labels: Int[Tensor, " batch"] | None = None
+
+    def with_output(self, output: Float[Tensor, "batch seq dim"]) -> "BlockPass":
+        """Returns the block with another output."""
+        return replace(self, output=output)
+
+
+Change = Callable[[Any], Any]
+"""Function from what an attention (:class:`Attended`) or a block (:class:`BlockPass`) computes to the same
+with other weights, values or outputs."""
 
 
 @dataclass(frozen=True)
@@ -119,12 +166,14 @@ class Intervention:
     Attributes:
         name: name, e.g. "keys that hold 90 % of the weight".
         change: the change.
+        site: what is changed: every "attention" (:class:`Attended`) or every "block" (:class:`BlockPass`).
         predicts: "kept" if the theory says that the task's measure loses less than by a control, "broken" if
             it loses more.
         controls: matched random changes; the first one is tested, further ones may match it.
         source: passage of the literature that names the structure.
         choose: ``read -> structure``, where ``read(function)`` runs the network on one half of the inputs and
-            calls the function with the :class:`Attended` of each attention. The structure, such as a set of
+            calls the function with the :class:`Attended` of each attention, or the :class:`BlockPass` of each
+            block. The structure, such as a set of
             heads, is removed and scored on the other half. None: there is nothing to choose.
         inputs: ``(limits, generator) -> inputs``, for causal language models; ``limits`` has "vocabulary" and
             "length", the longest sequence. None: the inputs of the caller.
@@ -139,6 +188,7 @@ class Intervention:
     source: Source
     choose: Callable[[Callable[[Callable[[Attended], None]], None]], Any] | None = None
     inputs: Callable[[dict[str, int], Generator], Inputs] | None = None
+    site: Literal["attention", "block"] = "attention"
 
     def __post_init__(self):
         if not self.controls:

@@ -7,14 +7,15 @@ A ``TorchFunctionMode`` recognises attention as the probe does (:mod:`.forward_p
 attention functions, attention written out as softmax(Q K^T) V, and calls of other kernels through the
 registry of ``transformers``. The change receives weights and values of each attention
 (:class:`~..core.intervention.Attended`). Where it changes neither, bit for bit, the output of the model's own
-kernel stays; elsewhere the product of the new weights and values takes its place. No parameter, buffer or
-module is touched.
+kernel stays; elsewhere the product of the new weights and values takes its place. With ``site="block"`` the
+change receives what goes into a block and comes out (:class:`~..core.intervention.BlockPass`), and hooks
+replace its output. No parameter, buffer or module is touched.
 """
 
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -22,7 +23,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from ..core.intervention import Attended, Change, NotChanged
+from ..core.intervention import Attended, BlockPass, Change, NotChanged
 from .attention_calls import CALLS, MULTI_HEAD
 from .emission import Call
 from .evaluation import device_of
@@ -39,6 +40,11 @@ NOT_FOUND = (
     "no attention was found in {} that can be changed; choose such an implementation of the model "
     "(transformers: attn_implementation='sdpa' or 'eager')"
 )
+NO_BLOCK = (
+    "no block of {} is a module that receives tokens and returns as many of the same size, so that no block "
+    "can be changed"
+)
+CACHES = {"past_key_value": None, "past_key_values": None, "layer_past": None, "use_cache": False}
 AXES = (
     "the attention of {} has the leading axes {}, in which the {} sequences of the batch are not found, so "
     "that it is not changed"
@@ -47,9 +53,15 @@ AXES = (
 
 @contextlib.contextmanager
 def changed_attention(
-    model: nn.Module, change: Change, *, seed: int = 0, structure: Any = None
+    model: nn.Module,
+    change: Change,
+    *,
+    site: Literal["attention", "block"] = "attention",
+    seed: int = 0,
+    structure: Any = None,
 ) -> Iterator["ChangedAttention"]:
-    """Changes all attention of a model inside a ``with`` block, in evaluation mode and without gradients.
+    """Changes all attention, or all blocks, of a model inside a ``with`` statement, in evaluation mode and
+    without gradients.
 
     Afterwards the model is as before: parameters, buffers, and the mode of every module. A change that only
     reads, and returns what it receives, leaves all outputs as they are to the last bit.
@@ -57,19 +69,21 @@ def changed_attention(
     Args:
         model: any module, compiled, wrapped or neither, whose inputs are batches ``[n, ...]``. The block must
             call the model itself, not a copy.
-        change: the change of each attention.
+        change: the change of each attention or block.
+        site: what is changed.
         seed: seed of :attr:`.Attended.generator`, which starts at the first pass of the block.
         structure: value of :attr:`.Attended.structure`.
     Yields:
-        Numbers of attentions that were found and changed so far.
+        Numbers of attentions or blocks that were found and changed so far.
     Raises:
-        NoAttention: a forward pass ran, and no attention was found in it.
+        NoAttention: a forward pass ran, and no attention was found in it, or no block that can be changed.
         ValueError: another thread is measuring the model, its parameters have no values, the sequences of the
             batch are not found in an attention, or new weights are not finite.
     """
     check_stored(model, type(original_of(model)).__name__)
     modes = {module: module.training for module in model.modules()}
-    changed = ChangedAttention(model, change, torch.Generator(device_of(model)).manual_seed(seed), structure)
+    generator = torch.Generator(device_of(model)).manual_seed(seed)
+    changed = ChangedAttention(model, change, generator, structure, blocks=site == "block")
     redirect = Redirect(model, "forward", changed.run)
     try:
         model.eval()
@@ -80,40 +94,48 @@ def changed_attention(
         for module, mode in modes.items():
             module.training = mode
     if changed.passes and not changed.found:
-        raise NoAttention(NOT_FOUND.format(changed.name))
+        attended = changed.with_blocks and changed.layer >= 0
+        raise NoAttention((NO_BLOCK if attended else NOT_FOUND).format(changed.name))
 
 
 def check_changed(changed: "ChangedAttention", name: str) -> None:
     """Checks that an intervention changed the forward passes of a block.
 
     Raises:
-        NotChanged: no weight and no value changed, bit for bit.
+        NotChanged: no weight and no value, or no output of a block, changed, bit for bit.
     """
     if not changed.changed:
+        places = "blocks" if changed.with_blocks else "attentions"
         raise NotChanged(
-            f"{name} changed no weight and no value in {changed.found} attentions of {changed.name}, bit for "
-            "bit, so that it was not applied"
+            f"{name} changed nothing in {changed.found} {places} of {changed.name}, bit for bit, so that it "
+            "was not applied"
         )
 
 
 @dataclass
 class _Place:
-    """A module that is running, with its name."""
+    """A module that is running, with its name, and its arguments if blocks are changed."""
 
     name: str
+    args: tuple = ()
+    kwargs: dict | None = None
 
 
 class ChangedAttention(TorchFunctionMode):
     """The forward passes of a block, see :func:`changed_attention`.
 
     Attributes:
-        found: number of attentions in all passes.
-        changed: number of them whose weights or values were changed.
+        found: number of attentions or blocks in all passes.
+        changed: number of them whose weights, values or outputs were changed.
         passes: number of forward passes.
+        labels: class of each sequence of the next pass, which the change receives.
     """
 
-    def __init__(self, model: nn.Module, change: Change, generator: Generator, structure: Any):
+    def __init__(
+        self, model: nn.Module, change: Change, generator: Generator, structure: Any, *, blocks: bool
+    ):
         super().__init__()
+        self.with_blocks, self.labels = blocks, None
         self.model, self.change, self.generator, self.structure = model, change, generator, structure
         self.name = type(original_of(model)).__name__
         self.found = self.changed = self.passes = 0
@@ -125,7 +147,7 @@ class ChangedAttention(TorchFunctionMode):
         self.sequences = 1 if inputs is None or not inputs.ndim else len(inputs)
         self.softmaxes, self.blocks = Softmaxes(), Blocks(self.modules)
         self.stack = [_Place("")]
-        self.layer, self.block, self.heads = -1, "", 0
+        self.layer, self.block, self.heads, self.repeating = -1, "", 0, False
         self.attending: dict[str, _Place] = {}  # modules with attention in the present block
         self.passes += 1
         handles = []
@@ -133,7 +155,7 @@ class ChangedAttention(TorchFunctionMode):
         try:
             for module in self.modules:
                 if module is not self.model and not isinstance(module, torch.jit.ScriptModule):
-                    handles.append(module.register_forward_pre_hook(enter))
+                    handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
                     handles.append(module.register_forward_hook(leave, always_call=True))
             with (
                 zeros_at_padding(self.modules, args, kwargs),
@@ -146,11 +168,18 @@ class ChangedAttention(TorchFunctionMode):
             for handle in handles:
                 handle.remove()
 
-    def _enter(self, module: nn.Module, args: tuple) -> None:
-        self.stack.append(_Place(self.modules[module]))
+    def _enter(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        given = (args, kwargs) if self.with_blocks else ()
+        self.stack.append(_Place(self.modules[module], *given))
 
-    def _leave(self, module: nn.Module, args: tuple, output: Any) -> None:
-        self.stack.pop()
+    def _leave(self, module: nn.Module, args: tuple, output: Any) -> Any:
+        place = self.stack.pop()
+        # a block is left after its attention; members of no list are attention modules themselves
+        inside = self.with_blocks and not self.repeating and self.layer >= 0 and self.attending
+        if inside and place.name == self.block and place.name not in self.attending:
+            with aside():
+                return self._of_block(module, place, output)
+        return None
 
     # operations
 
@@ -227,6 +256,56 @@ class ChangedAttention(TorchFunctionMode):
             new = new.transpose(1, 2).reshape(tokens.shape).to(tokens.dtype)
             return (new, *output[1:]) if isinstance(output, tuple) else new
 
+    # blocks
+
+    def _of_block(self, module: nn.Module, place: _Place, output: Any) -> Any:
+        """Returns the changed output of a block; None if the change leaves it, or the module is no map of
+        tokens to tokens.
+        """
+        kwargs = place.kwargs or {}
+        tokens, new = first_tensor(place.args, kwargs), first_tensor((output,), {})
+        if tokens is None or new is None or tokens.ndim != 3 or tokens.shape != new.shape:
+            return None
+        n = self.sequences
+        swapped = len(tokens) != n and tokens.shape[1] == n
+
+        def batch_first(x: Tensor) -> Tensor:
+            return x.transpose(0, 1) if swapped else x
+
+        def again(other: Tensor) -> Tensor:
+            arguments = [batch_first(other) if x is tokens else x for x in place.args]
+            named = {key: batch_first(other) if x is tokens else x for key, x in kwargs.items()}
+            named |= {key: value for key, value in CACHES.items() if key in named}
+            self.repeating = True
+            try:
+                found = first_tensor((module.forward(*arguments, **named),), {})
+            finally:
+                self.repeating = False
+            assert found is not None  # as in the first run
+            return batch_first(found.detach())
+
+        self.found += 1
+        before = batch_first(new.detach())
+        passed = BlockPass(
+            layer=self.layer,
+            tokens=batch_first(tokens.detach()),
+            output=before,
+            again=again,
+            generator=self.generator,
+            structure=self.structure,
+            labels=self.labels,
+        )
+        changed = self.change(passed).output
+        if _same(changed, before):
+            return None
+        if not bool(changed.isfinite().all()):
+            raise ValueError(
+                f"changed outputs must be finite, got NaN or infinity in {place.name}, layer {self.layer}"
+            )
+        self.changed += 1
+        changed = batch_first(changed).to(new.dtype)
+        return (changed, *output[1:]) if isinstance(output, tuple) else changed
+
     # attention
 
     def _changed(self, call: Call, lead: torch.Size) -> Float[Tensor, "..."] | None:
@@ -237,8 +316,12 @@ class ChangedAttention(TorchFunctionMode):
             call: the attention.
             lead: leading axes of its output.
         """
+        if self.repeating:
+            return None
         place = self.stack[-1]
         first_head = self._place(place)
+        if self.with_blocks:
+            return None
         weights = call.weights().detach()
         shaped, back = self._axes(weights.shape[:-2], lead, place.name)
         everywhere = torch.ones((), dtype=torch.bool, device=weights.device)
@@ -255,6 +338,7 @@ class ChangedAttention(TorchFunctionMode):
             mask=shaped(allowed.expand(weights.shape)),
             generator=self.generator,
             structure=self.structure,
+            labels=self.labels,
         )
         self.found += 1
         self.heads = first_head + attended.weights.shape[1]

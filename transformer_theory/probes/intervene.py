@@ -156,10 +156,12 @@ class Subject:
     Args:
         model: the network.
         sample: inputs.
+        site: what is changed, see :class:`~..core.intervention.Intervention`.
     """
 
-    def __init__(self, model: nn.Module, sample: Sample):
+    def __init__(self, model: nn.Module, sample: Sample, site: Literal["attention", "block"] = "attention"):
         self.model, self.sample, self.measures = model, sample, sample.measures()
+        self.site: Literal["attention", "block"] = site
         self.largest: list[Tensor] = []
         with evaluation(model):
             for batch in self._batches():
@@ -191,20 +193,23 @@ class Subject:
         Raises:
             NotChanged: the change changed no weight and no value.
         """
-        with changed_attention(self.model, change, seed=seed, structure=structure) as changed:
+        with changed_attention(self.model, change, site=self.site, seed=seed, structure=structure) as changed:
             numbers = self._numbers()
         check_changed(changed, name)
         return Effects(self.unchanged, numbers)
 
-    def read(self, function: Callable[[Attended], None]) -> None:
-        """Runs the unchanged network, and calls the function with what each attention computes."""
+    def read(self, function: Callable[[Any], None]) -> None:
+        """Runs the unchanged network, and calls the function with what each attention or block computes, and
+        the classes of the sequences.
+        """
 
-        def reading(attended: Attended) -> Attended:
-            function(attended)
-            return attended
+        def reading(passed: Any) -> Any:
+            function(passed)
+            return passed
 
-        with changed_attention(self.model, reading):
+        with changed_attention(self.model, reading, site=self.site) as changed:
             for batch in self._batches():
+                changed.labels = batch.targets if batch.targets is None or batch.targets.ndim == 1 else None
                 self._run(batch)
 
 
@@ -271,10 +276,10 @@ def measure_intervention(
             reason = "the structure is chosen on one half of the sequences and scored on the other, got one"
             return [Measurement(theory, "intervention", quantity, None, reason=reason, model=name)]
         every = torch.arange(len(sample))
-        structure = intervention.choose(Subject(model, sample.part(every[::2])).read)
+        structure = intervention.choose(Subject(model, sample.part(every[::2]), intervention.site).read)
         sample = sample.part(every[1::2])
     progress(f"{theory}: {quantity}")
-    subject = Subject(model, sample)
+    subject = Subject(model, sample, intervention.site)
     begun = time.monotonic()
     effects = subject.effects(intervention.change, quantity, seed=seed, structure=structure)
     of_sequence = (time.monotonic() - begun) / len(sample)
@@ -289,7 +294,7 @@ def measure_intervention(
         size = min(size, max(FEWEST, int(left / (of_sequence * planned))))
     beside, fewer = subject, effects
     if controls and size < len(sample):
-        beside = Subject(model, sample.part(evenly_spaced(len(sample), size)))
+        beside = Subject(model, sample.part(evenly_spaced(len(sample), size)), intervention.site)
         fewer = beside.effects(intervention.change, quantity, seed=seed, structure=structure)
     nulls: dict[str, list[Null]] = {measure.name: [] for measure in subject.measures}
     notes: list[str] = []

@@ -7,18 +7,22 @@ moved to random own keys, if the head holds on to few keys. The scores are then 
 .. math:: \frac{\log 2n}{\log n},
 
 with its n own keys: a weight that stands out keeps its size, and the task should lose less than by as large a
-change of the scores at permuted keys. A head that averages many keys is not repaired. Sources:
-:cite:t:`velickovic2025softmax`, :cite:t:`chiang2022overcoming`.
+change of the scores at permuted keys. A head that averages many keys is not repaired.
+
+A *sink* is the key of a head that receives most weight in a sequence. It takes the weight that a head does
+not need, and its value says little: with a value of zero the task should lose less than by as much weight
+taken from other keys at random. Sources: :cite:t:`velickovic2025softmax`, :cite:t:`chiang2022overcoming`,
+:cite:t:`xiao2024efficient`.
 """
 
 from dataclasses import replace
 from functools import partial
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ...core.intervention import Attended, Control, Intervention, in_every_row
+from ...core.intervention import Attended, Control, Intervention, in_every_row, random_order
 from ...core.sources import Source
 
 
@@ -62,6 +66,30 @@ def changed_scores(attended: Attended) -> Attended:
     return _with_both(attended, torch.cat([changed(scores) for scores in _both(attended)], -1))
 
 
+def without_sink(attended: Attended) -> Attended:
+    """Sets the value of the sink of each head and sequence to zero."""
+    return attended.with_weights(attended.weights * ~_sink(attended))
+
+
+def without_others(attended: Attended) -> Attended:
+    """Takes as much weight of each query as :func:`without_sink` from other keys in a random order; all of
+    theirs, if they have less.
+    """
+    sink, weights = _sink(attended), attended.weights
+    lost = (weights * sink).sum(-1, keepdim=True)
+    order = random_order(replace(attended, mask=attended.mask & ~sink))
+    in_order = (weights * ~sink).gather(-1, order)
+    # each key gives what it has, until all is taken
+    taken = torch.minimum(in_order, (lost - (in_order.cumsum(-1) - in_order)).clamp_min(0.0))
+    return attended.with_weights(weights - torch.zeros_like(weights).scatter(-1, order, taken))
+
+
+def _sink(attended: Attended) -> Bool[Tensor, "windows heads 1 k"]:
+    """True for the key of each head and sequence that receives most weight."""
+    received = attended.weights.sum(-2, keepdim=True)
+    return torch.zeros_like(received, dtype=torch.bool).scatter(-1, received.argmax(-1, keepdim=True), True)
+
+
 def _both(
     attended: Attended,
 ) -> tuple[Float[Tensor, "windows heads q k"], Float[Tensor, "windows heads q k"]]:
@@ -73,14 +101,14 @@ def _both(
     if attended.scale is None:
         raise ValueError("keys of another sequence need the scale of the scores, which is not known")
     own, dtype = attended.scores, attended.weights.dtype
-    difference = _next(attended, attended.key) - attended.key
+    difference = attended.of_next(attended.key) - attended.key
     other = own + (attended.query.to(dtype) * attended.scale) @ difference.to(dtype).mT
-    return own, other.masked_fill(~_next(attended, attended.mask), -torch.inf)
+    return own, other.masked_fill(~attended.of_next(attended.mask), -torch.inf)
 
 
 def _with_both(attended: Attended, scores: Float[Tensor, "windows heads q both"]) -> Attended:
     """Returns the attention to own keys and those of the next sequence with these scores."""
-    values = torch.cat([attended.value, _next(attended, attended.value)], 2)
+    values = torch.cat([attended.value, attended.of_next(attended.value)], 2)
     return replace(attended, weights=scores.softmax(-1).nan_to_num(), value=values)
 
 
@@ -88,11 +116,6 @@ def _factor(attended: Attended) -> Float[Tensor, "windows heads q 1"]:
     """Returns log 2n / log n for the n keys of each query; 1 for a query with one key."""
     n = attended.mask.sum(-1, keepdim=True).to(attended.weights.dtype)
     return torch.where(n > 1, (2 * n).log() / n.clamp_min(2).log(), 1.0)
-
-
-def _next(attended: Attended, x: Tensor) -> Tensor:
-    """Returns the same place of the next sequence of the batch, ``[windows, ...]``."""
-    return x.roll(len(x) // attended.sequences, 0)
 
 
 INTERVENTIONS = (
@@ -109,5 +132,12 @@ INTERVENTIONS = (
         predicts="kept",
         controls=(Control("as large a change of the scores at permuted keys", changed_scores),),
         source=Source("chiang2022overcoming", status="own"),
+    ),
+    Intervention(
+        name="value of the sink set to zero",
+        change=without_sink,
+        predicts="kept",
+        controls=(Control("as much weight taken from other keys", without_others),),
+        source=Source("xiao2024efficient", status="own"),
     ),
 )

@@ -234,9 +234,7 @@ def in_every_row(
     return torch.zeros_like(weights).scatter(-1, random_order(attended), weights.gather(-1, allowed_first))
 
 
-def largest_mass(
-    weights: Float[Tensor, "windows heads q k"], share: float
-) -> Bool[Tensor, "windows heads q k"]:
+def largest_mass(weights: Float[Tensor, "*rows k"], share: float) -> Bool[Tensor, "*rows k"]:
     """Returns the fewest keys of every row that together hold the share of its weight."""
     values, order = weights.sort(dim=-1, descending=True, stable=True)
     before = values.cumsum(-1) - values

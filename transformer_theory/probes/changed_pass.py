@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 from ..core.intervention import Attended, BlockPass, Change, NotChanged
 from .attention_calls import CALLS, MULTI_HEAD
 from .emission import Call
-from .evaluation import device_of
+from .evaluation import device_of, evaluation
 from .explicit import FOLLOWED, ExplicitCall, Softmaxes
 from .flow import operation, tensors_in
 from .forward_pass import NoAttention
@@ -81,18 +81,14 @@ def changed_attention(
             batch are not found in an attention, or new weights are not finite.
     """
     check_stored(model, type(original_of(model)).__name__)
-    modes = {module: module.training for module in model.modules()}
     generator = torch.Generator(device_of(model)).manual_seed(seed)
     changed = ChangedAttention(model, change, generator, structure, blocks=site == "block")
     redirect = Redirect(model, "forward", changed.run)
     try:
-        model.eval()
-        with torch.no_grad():
+        with evaluation(model):
             yield changed
     finally:
         redirect.close()
-        for module, mode in modes.items():
-            module.training = mode
     if changed.passes and not changed.found:
         attended = changed.with_blocks and changed.layer >= 0
         raise NoAttention((NO_BLOCK if attended else NOT_FOUND).format(changed.name))

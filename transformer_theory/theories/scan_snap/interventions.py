@@ -2,7 +2,7 @@
 
 The keys that hold 90 % of the weight of a query are kept, and their weights are divided by their sum. Two
 controls match it: as many keys, drawn at random; and the removal of as much weight from keys in a random
-order, the last of them in part. Source: :cite:t:`tian2023scan`.
+order, the last of them in part, to the others. Source: :cite:t:`tian2023scan`.
 """
 
 import torch
@@ -19,6 +19,7 @@ from ...core.intervention import (
 from ...core.sources import Source
 
 KEPT = 0.9  # share of the weight of a query that the kept keys hold
+ROUNDING = 1e-5  # share of the removed weight that a key may give by rounding alone
 
 
 def kept_keys(attended: Attended) -> Attended:
@@ -34,7 +35,9 @@ def random_keys(attended: Attended) -> Attended:
 
 
 def random_weight(attended: Attended) -> Attended:
-    """Removes as much weight of each query as :func:`kept_keys`, from keys in a random order."""
+    """Moves as much weight of each query as :func:`kept_keys`, from keys in a random order to the others in
+    proportion to their weights.
+    """
     weights = attended.weights
     removed = (weights * ~largest_mass(weights, KEPT)).sum(-1, keepdim=True)
     order = random_order(attended)
@@ -42,7 +45,10 @@ def random_weight(attended: Attended) -> Attended:
     # each key gives what it has, until all is removed
     before = in_order.cumsum(-1) - in_order
     taken = torch.minimum(in_order, (removed - before).clamp_min(0.0))
-    return attended.with_weights(normalised(weights - torch.zeros_like(weights).scatter(-1, order, taken)))
+    others = normalised(in_order * (taken <= ROUNDING * removed))
+    return attended.with_weights(
+        torch.zeros_like(weights).scatter(-1, order, in_order - taken + removed * others)
+    )
 
 
 INTERVENTIONS = (

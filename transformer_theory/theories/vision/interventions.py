@@ -3,8 +3,8 @@ r"""What label-relevant patches say of a network: without them it cannot tell th
 On one half of the images, the values of the first attention, less their mean at each place, are divided into
 words (:func:`.words_of`). The relevance of a place is the mean divergence of the labels given the word from
 all labels (:func:`.word_posteriors`). On the other half the fifth of the places with the largest relevance
-are no keys any more, in any attention. The control removes as many other places. Places whose values never vary,
-such as a class token, are neither. Source: :cite:t:`li2023theoretical`.
+are no keys any more, in any attention. The control removes as many other places. Places whose values never
+vary, such as a class token, are neither. Source: :cite:t:`li2023theoretical`.
 """
 
 from collections.abc import Callable

@@ -5,9 +5,11 @@ With the coordinates :math:`W_k` of the tokens in the subspace of head k, the ex
 
 .. math:: W_k - (I + A_k)^{-1} W_k = A_k (I + A_k)^{-1} W_k .
 
-This replaces the output of each head whose queries, keys and values are the same. The control is the same
-step in subspaces that a random rotation of all coordinates mixes among the heads. The distortion is that of
-the papers, :math:`\varepsilon = 1/2`. Source: :cite:t:`yu2023white`.
+This replaces the output of each head, in the norm that the attention of all its tokens has: for tokens of
+layer norm the eigenvalues of A are in the hundreds, so that the step is about :math:`W_k` itself, much longer
+than an average of tokens (:func:`.gradient_error`). The control is the same step in subspaces that a random
+rotation of all coordinates mixes among the heads. The distortion is that of the papers, :math:`\varepsilon =
+1/2`. Source: :cite:t:`yu2023white`.
 """
 
 import torch
@@ -22,7 +24,7 @@ EPS = 0.5
 
 def exact(attended: Attended) -> Attended:
     """Replaces attention by the exact step."""
-    return attended.with_output(_step(_coordinates(attended)))
+    return _of_own_norm(attended, _step(_coordinates(attended)))
 
 
 def rotated(attended: Attended) -> Attended:
@@ -34,7 +36,15 @@ def rotated(attended: Attended) -> Attended:
     mixed = W.transpose(1, 2).flatten(2) @ rotation
     step = _step(mixed.unflatten(2, (heads, p)).transpose(1, 2))
     back = step.transpose(1, 2).flatten(2) @ rotation.mT
-    return attended.with_output(back.unflatten(2, (heads, p)).transpose(1, 2))
+    return _of_own_norm(attended, back.unflatten(2, (heads, p)).transpose(1, 2))
+
+
+def _of_own_norm(attended: Attended, output: Float[Tensor, "windows heads n p"]) -> Attended:
+    """Gives the output of each head the Frobenius norm of its attention."""
+    own = torch.linalg.matrix_norm(attended.weights @ _coordinates(attended), keepdim=True)
+    return attended.with_output(
+        output * own / torch.linalg.matrix_norm(output, keepdim=True).clamp_min(1e-30)
+    )
 
 
 def _coordinates(attended: Attended) -> Float[Tensor, "windows heads n p"]:

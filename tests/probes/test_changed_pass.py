@@ -37,7 +37,9 @@ def uniform(attended):
 
 
 def tensors(output):
-    values = output.values() if isinstance(output, dict) else output if isinstance(output, tuple) else [output]
+    values = (
+        output.values() if isinstance(output, dict) else output if isinstance(output, tuple) else [output]
+    )
     return [x for x in values if isinstance(x, torch.Tensor) and x.is_floating_point()]
 
 
@@ -338,3 +340,114 @@ def test_layers_and_heads_are_counted_like_those_of_the_probe():
             model(**inputs)
         # padded sequences reach the metric in groups
         assert sorted(own) == sorted(set(metric.found)), name
+
+
+# --- blocks
+
+
+def reading(block):
+    return block
+
+
+def doubled(block):
+    return block.with_output(2 * block.output)
+
+
+@pytest.mark.parametrize("name", sorted(INSTALLED))
+def test_blocks_of_every_family_are_changed(name):
+    pytest.importorskip("transformers")
+    model, inputs = (
+        model_of(INSTALLED[name], INSTALLED[name].implementations[0]).eval(),
+        inputs_of(INSTALLED[name]),
+    )
+    with torch.no_grad():
+        plain = [x.clone() for x in tensors(model(**inputs))]
+    with changed_attention(model, reading, site="block") as changed:
+        same = tensors(model(**inputs))
+    assert changed.found > 0
+    assert not changed.changed
+    exact = torch.equal if name not in FUSED else lambda x, y: torch.allclose(x, y, atol=1e-5)
+    assert all(exact(x, y) for x, y in zip(plain, same, strict=True))
+    # the block itself, on its own tokens: the output is that of the first run
+    found = []
+
+    def again(block):
+        found.append((block.again(block.tokens), block.output))
+        return block
+
+    with changed_attention(model, again, site="block"):
+        same = tensors(model(**inputs))
+    assert all(exact(x, y) for x, y in zip(plain, same, strict=True))
+    for repeated, output in found:
+        assert_close(repeated, output, rtol=1e-4, atol=1e-5)
+    with changed_attention(model, doubled, site="block") as changed:
+        other = tensors(model(**inputs))
+    assert changed.changed == changed.found == len(found)
+    assert not all(torch.equal(x, y) for x, y in zip(plain, other, strict=True))
+
+
+def test_a_changed_block_is_that_of_the_modules_in_a_row():
+    model, inputs = vit(), torch.randn(7, 5, 6, generator=torch.Generator().manual_seed(1))
+    layers = []
+
+    def halved(block):
+        layers.append(block.layer)
+        return block.with_output(block.output - block.tokens / 2)
+
+    with changed_attention(model, halved, site="block"):
+        found = model(inputs)
+    assert layers == [0, 1]
+    with torch.no_grad():
+        x = torch.cat([model.cls_token.expand(7, -1, -1), model.embed(inputs)], 1) + model.pos_embedding
+        for block in model.blocks:
+            x = block(x) - x / 2
+        assert_close(found, model.head(model.norm(x)[:, 0]))
+
+
+def test_outputs_of_blocks_must_be_finite():
+    inputs = torch.randn(7, 5, 6)
+    with (
+        pytest.raises(ValueError, match=r"outputs must be finite, got NaN or infinity in blocks\.0, layer 0"),
+        changed_attention(vit(), lambda block: block.with_output(block.output / 0), site="block") as changed,
+    ):
+        changed.model(inputs)
+
+
+class InAList(nn.Module):
+    """A block is a plain list, which never runs as a module."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.ModuleList([nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 8)]) for _ in range(2)
+        )
+
+    def forward(self, x):
+        for attention, linear in self.layers:
+            x = x + attention(x, x, x)[0]
+            x = x + linear(x)
+        return x
+
+
+def test_blocks_that_are_no_modules():
+    model, x = InAList(), torch.randn(3, 5, 8)
+    with (
+        pytest.raises(NoAttention, match="no block of InAList is a module that receives tokens"),
+        changed_attention(model, doubled, site="block"),
+    ):
+        model(x)
+
+
+def test_labels_are_those_of_the_pass():
+    model, seen = vit(), []
+
+    def keep(passed):
+        seen.append(passed.labels)
+        return passed
+
+    for site in ("attention", "block"):
+        with changed_attention(model, keep, site=site) as changed:
+            model(torch.randn(3, 5, 6))
+            changed.labels = torch.tensor([2, 0, 1])
+            model(torch.randn(3, 5, 6))
+    assert [None if x is None else x.tolist() for x in seen] == [None, None, [2, 0, 1], [2, 0, 1]] * 2

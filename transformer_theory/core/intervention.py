@@ -201,6 +201,21 @@ class Intervention:
                 )
 
 
+def of_last_block(read: Callable[[Callable[[BlockPass], None]], None]) -> list[BlockPass]:
+    """Returns what the last block of a network computes of each batch, for :attr:`Intervention.choose`."""
+    found: list[BlockPass] = []
+
+    def add(block: BlockPass) -> None:
+        if found and block.layer < found[-1].layer:
+            return
+        if found and block.layer > found[-1].layer:
+            found.clear()
+        found.append(block)
+
+    read(add)
+    return found
+
+
 # rows of weights
 
 

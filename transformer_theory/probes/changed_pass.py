@@ -101,11 +101,10 @@ def check_changed(changed: "ChangedAttention", name: str) -> None:
         NotChanged: no weight and no value, or no output of a block, changed, bit for bit.
     """
     if not changed.changed:
-        places = "blocks" if changed.with_blocks else "attentions"
-        raise NotChanged(
-            f"{name} changed nothing in {changed.found} {places} of {changed.name}, bit for bit, so that it "
-            "was not applied"
-        )
+        what = f"no output in {changed.found} blocks"
+        if not changed.with_blocks:
+            what = f"no weight and no value in {changed.found} attentions"
+        raise NotChanged(f"{name} changed {what} of {changed.name}, bit for bit, so that it was not applied")
 
 
 @dataclass

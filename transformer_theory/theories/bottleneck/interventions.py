@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from ...core.intervention import BlockPass, Control, Intervention
+from ...core.intervention import BlockPass, Control, Intervention, of_last_block
 from ...core.sources import Source
 from .information import words
 
@@ -41,20 +41,10 @@ def choose_codes(read: Callable[[Callable[[BlockPass], None]], None]) -> Codes:
     Raises:
         ValueError: there are fewer than two sequences per word, or their lengths differ.
     """
-    outputs: dict[int, list[Tensor]] = {}
-
-    def add(block: BlockPass) -> None:
-        # only the newest block is needed, which the last one is at the end
-        for layer in [layer for layer in outputs if layer < block.layer and len(outputs[layer]) == 1]:
-            if len(outputs) > 1:
-                del outputs[layer]
-        outputs.setdefault(block.layer, []).append(block.output.cpu())
-
-    read(add)
-    last = max(outputs)
-    if len({part.shape[1] for part in outputs[last]}) > 1:
+    passes = of_last_block(read)
+    if len({block.output.shape[1] for block in passes}) > 1:
         raise ValueError("words at each position need sequences of one length, got several")
-    tokens = torch.cat(outputs[last]).transpose(0, 1)
+    tokens = torch.cat([block.output.cpu() for block in passes]).transpose(0, 1)
     if tokens.shape[1] < 2 * WORDS:
         raise ValueError(
             f"{WORDS} words need at least {4 * WORDS} sequences, half of which choose them, got "
@@ -67,7 +57,7 @@ def choose_codes(read: Callable[[Callable[[BlockPass], None]], None]) -> Codes:
     ]
     # positions with fewer words repeat their first one
     padded = [torch.cat([found, found[:1].expand(WORDS - len(found), -1)]) for found in codes]
-    return Codes(last, torch.stack(padded), tokens)
+    return Codes(passes[0].layer, torch.stack(padded), tokens)
 
 
 def quantised(block: BlockPass) -> BlockPass:

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
-from ...core.intervention import BlockPass, Control, Intervention
+from ...core.intervention import BlockPass, Control, Intervention, of_last_block
 from ...core.sources import Source
 
 
@@ -49,23 +49,16 @@ def choose_subspaces(read: Callable[[Callable[[BlockPass], None]], None]) -> Cla
     Raises:
         ValueError: the sequences have no labels, or all have the same one.
     """
-    moments: dict[int, list[Tensor]] = {}
-    labels: list[Tensor] = []
-
-    def add(block: BlockPass) -> None:
-        if block.labels is None:
-            raise ValueError("subspaces of classes need a class of each sequence, got no labels")
-        if not block.layer:
-            labels.append(block.labels.cpu())
-        output = block.output.double()
-        moments.setdefault(block.layer, []).append((output.mT @ output / output.shape[1]).cpu())
-
-    read(add)
-    last = max(moments)
-    found, classes = torch.cat(moments[last]), torch.cat(labels)
+    passes = of_last_block(read)
+    labels = [block.labels.cpu() for block in passes if block.labels is not None]
+    if not labels:
+        raise ValueError("subspaces of classes need a class of each sequence, got no labels")
+    outputs = [block.output.double() for block in passes]
+    moments = torch.cat([(x.mT @ x / x.shape[1]).cpu() for x in outputs])
+    classes = torch.cat(labels)
     if len(classes.unique()) < 2:
         raise ValueError("subspaces of classes need two classes, got one")
-    return ClassSubspaces(last, span_of_classes(found, classes), found, classes)
+    return ClassSubspaces(passes[0].layer, span_of_classes(moments, classes), moments, classes)
 
 
 def projected(block: BlockPass) -> BlockPass:

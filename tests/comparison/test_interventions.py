@@ -107,10 +107,15 @@ def test_an_untrained_network_shows_nothing():
     x, y = marked()
     torch.manual_seed(0)
     model = ViT.for_tokens(8, 6, 4, dim=16, depth=2, heads=2)
-    result = tt.intervene(model, x, ["scan_snap", "attention_svm", "in_context", "length"], labels=y)
+    result = tt.intervene(model, x, labels=y)
     rows = [row for row in result.table if "attention" not in row.at]
-    assert len(rows) == 14
-    for row in rows:
+    reasons = {row.theory: row.reason for row in rows if row.value is None}
+    assert set(reasons) == {"induction", "crate", "bottleneck"}
+    assert "as in CRATE" in reasons["crate"]
+    assert "at least 128 sequences" in reasons["bottleneck"]
+    tested = [row for row in rows if row.value is not None]
+    assert len({row.theory for row in tested}) >= 10
+    for row in tested:
         assert row.side is None
         assert not row.nulls
         assert "not tested: the" in row.note
@@ -271,7 +276,7 @@ def test_sequences_without_a_label_are_left_out():
     [
         ("scan_snap/keys", "unknown intervention 'scan_snap/keys'; there are: scan_snap/keys that"),
         ("scan_snip", "unknown theory"),
-        ("turing", "turing has no interventions; theories with interventions: attention_svm"),
+        ("graph_tokens", "graph_tokens has no interventions; theories with interventions: attention_svm"),
     ],
 )
 def test_unknown_names(names, message):

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Generator, Tensor
 
 from .sources import Source
@@ -84,7 +84,7 @@ class Attended:
         eye = torch.eye(q, dtype=self.weights.dtype, device=output.device)
         return replace(self, weights=eye.expand(*output.shape[:2], q, q), value=output)
 
-    def of_next(self, x: Float[Tensor, "windows *rest"]) -> Float[Tensor, "windows *rest"]:
+    def of_next(self, x: Shaped[Tensor, "windows *rest"]) -> Shaped[Tensor, "windows *rest"]:
         """Returns x of the next sequence of the batch, at the same place.
 
         Raises:

@@ -73,7 +73,11 @@ def choose_places(read: Callable[[Callable[[Attended], None]], None]) -> Places:
 
 
 def removed(attended: Attended) -> Attended:
-    """Removes the places from the keys."""
+    """Removes the places from the keys.
+
+    Raises:
+        ValueError: an attention has another number of keys than the first one.
+    """
     chosen: Places = attended.structure
     if attended.weights.shape[-1] != chosen.tokens:
         raise ValueError(

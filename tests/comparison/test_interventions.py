@@ -110,7 +110,7 @@ def test_an_untrained_network_shows_nothing():
     result = tt.intervene(model, x, labels=y)
     rows = [row for row in result.table if "attention" not in row.at]
     reasons = {row.theory: row.reason for row in rows if row.value is None}
-    assert set(reasons) == {"induction", "crate", "bottleneck"}
+    assert set(reasons) == {"induction", "chain_of_thought", "crate", "bottleneck"}
     assert "as in CRATE" in reasons["crate"]
     assert "at least 128 sequences" in reasons["bottleneck"]
     tested = [row for row in rows if row.value is not None]

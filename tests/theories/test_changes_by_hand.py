@@ -10,9 +10,12 @@ from torch.testing import assert_close
 
 from tests.theories.test_interventions import attended
 from transformer_theory.core.intervention import Attended, BlockPass
+from transformer_theory.probes.changed_pass import changed_attention
 from transformer_theory.theories.bottleneck import interventions as bottleneck
+from transformer_theory.theories.chain_of_thought import interventions as chain
 from transformer_theory.theories.collapse import interventions as collapse
 from transformer_theory.theories.crate import interventions as crate
+from transformer_theory.theories.joma import interventions as joma
 from transformer_theory.theories.length import interventions as length
 from transformer_theory.theories.particles import interventions as particles
 from transformer_theory.theories.rate_reduction import interventions as rate_reduction
@@ -28,7 +31,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 def block(output: torch.Tensor, tokens: torch.Tensor | None = None, **given) -> BlockPass:
     tokens = torch.randn(output.shape, generator=generator(5)) if tokens is None else tokens
-    return BlockPass(0, tokens, output, lambda x: x.flip(-1), generator(), **given)
+    return BlockPass(0, tokens, output, lambda x: x.flip(-1), "", None, "", generator(), **given)
 
 
 # --- attention
@@ -257,6 +260,33 @@ def test_places_are_those_of_the_first_attention():
         vision.removed(replace(attended(), structure=vision.Places(frozenset({1}), frozenset({2}), 9)))
 
 
+def test_the_answer_does_not_see_its_chain():
+    made = chain.given_chains({"vocabulary": 60, "length": 200}, generator())
+    assert made.ids.shape == made.targets.shape
+    assert bool((made.targets[:, :-1] == -1).all())
+    assert len(made.ids) == 60
+    hidden, T = made.structure, made.ids.shape[1]
+    n = len(hidden.places)
+    assert hidden.places == set(range(T - 1 - n, T - 1))
+    assert hidden.places | hidden.others == set(range(T - 1))
+    # the chain of a + b * c is b * c reduced, an operation, and the answer again
+    for row, targets in zip(made.ids.tolist(), made.targets.tolist()):
+        assert row[T - 2] == targets[-1]
+    at = attended(n=2, T=T, causal=True)
+    new = chain.hidden(replace(at, structure=hidden)).weights
+    assert torch.equal(new[..., :-1, :], at.weights[..., :-1, :])
+    assert not new[..., -1, T - 1 - n : T - 1].any()
+    seen = [*range(T - 1 - n), T - 1]
+    last = at.weights[..., -1, seen]
+    assert_close(new[..., -1, seen], last / last.sum(-1, keepdim=True))
+    drawn = [chain.other_places(hidden, generator(seed)) for seed in range(5)]
+    assert all(one and len(one.places) == n and not one.places & hidden.places for one in drawn)
+    assert len({one.places for one in drawn if one}) == 5
+    with pytest.raises(ValueError, match=rf"among the {T} tokens of the prompt, got \[6, 6\]"):
+        chain.hidden(replace(attended(), structure=hidden))
+    assert chain.other_places(chain.HiddenPlaces(frozenset({1, 2}), frozenset({0})), generator()) is None
+
+
 # --- blocks
 
 
@@ -276,6 +306,48 @@ def test_a_second_step_by_hand():
     assert torch.equal(particles.twice(passed).output, output.flip(-1))
     moved = particles.random_step(passed).output - output
     assert_close(moved.norm(dim=-1), (output.flip(-1) - output).norm(dim=-1))
+
+
+def test_the_lower_layer_is_cut_to_its_stable_rank():
+    """Singular values 2, 1, 1, 1 and 1/2: the stable rank is 7.25 / 4, rounded up 2."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(6, 2, 5, dropout=0.0, batch_first=True, norm_first=True)
+    U, V = torch.linalg.qr(torch.randn(5, 5))[0], torch.linalg.qr(torch.randn(6, 6))[0]
+    with torch.no_grad():
+        layer.linear1.weight.copy_(U * torch.tensor([2.0, 1.0, 1.0, 1.0, 0.5]) @ V[:, :5].mT)
+    model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    x, before = torch.randn(3, 4, 6), {k: v.clone() for k, v in model.state_dict().items()}
+
+    def read(function):
+        def reading(block):
+            function(block)
+            return block
+
+        with changed_attention(model, reading, site="block"):
+            model(x)
+
+    chosen = joma.leading_directions(read)
+    assert sorted(chosen) == [0, 1]
+    assert [each.kept.tolist() for each in chosen.values()] == [[0, 1]] * 2
+    assert {each.name for each in chosen.values()} == {"linear1.weight"}
+    drawn = joma.random_directions(chosen, generator(1))
+    order = torch.randperm(5, generator=generator(1))[:2]
+    assert torch.equal(drawn[0].kept, order)
+    # of equal singular values any directions are leading ones, so another second one is taken
+    one = {k: replace(each, kept=torch.tensor([0])) for k, each in chosen.items()}
+    with changed_attention(model, joma.cut, site="block", structure=one):
+        found = model(x)
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    with torch.no_grad():
+        for each in model.layers:
+            each.linear1.weight.copy_(2 * torch.outer(U[:, 0], V[:, 0]))
+        assert_close(found, model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_block_without_a_lower_layer():
+    passed = replace(block(torch.randn(2, 3, 4)), module=torch.nn.Linear(2, 2), attention="attention")
+    with pytest.raises(ValueError, match="no weight matrix that is registered after"):
+        joma.leading_directions(reading([passed]))
 
 
 def planted(n: int = 24, dim: int = 8) -> tuple[torch.Tensor, torch.Tensor]:

@@ -103,7 +103,10 @@ class BlockPass:
         layer: number of the block in the order of execution, from 0.
         tokens: residual stream before the block, ``[batch, seq, dim]``, padding included.
         output: residual stream at its end, of the same shape.
-        again: runs the unchanged block on other tokens of this shape.
+        again: ``(tokens, weights) -> output``: runs the unchanged block on tokens of this shape, with
+            ``weights`` in place of its parameters of these names.
+        name, module: qualified name of the block, and the block.
+        attention: qualified name of its first module with attention.
         generator: random generator of the draw, on the device of the tokens.
         structure, labels: as for :class:`Attended`.
     """
@@ -111,7 +114,10 @@ class BlockPass:
     layer: int
     tokens: Float[Tensor, "batch seq dim"]
     output: Float[Tensor, "batch seq dim"]
-    again: Callable[[Float[Tensor, "batch seq dim"]], Float[Tensor, "batch seq dim"]]
+    again: Callable[..., Float[Tensor, "batch seq dim"]]
+    name: str
+    module: Any
+    attention: str
     generator: Generator
     structure: Any = None
     labels: Int[Tensor, " batch"] | None = None
@@ -153,10 +159,12 @@ class Inputs:
     Attributes:
         ids: sequences, ``[n, seq]``.
         targets: the id that follows each of them, ``[n, seq]``; negative where none is scored.
+        structure: what is changed in them, such as places, if there is nothing to choose.
     """
 
     ids: Int[Tensor, "n seq"]
     targets: Int[Tensor, "n seq"]
+    structure: Any = None
 
 
 @dataclass(frozen=True)
@@ -194,7 +202,8 @@ class Intervention:
         if not self.controls:
             raise ValueError(f"{self.name} must have a control, got none")
         for control in self.controls:
-            if control.change is None and (control.structure is None or self.choose is None):
+            nothing = control.structure is None or (self.choose is None and self.inputs is None)
+            if control.change is None and nothing:
                 raise ValueError(
                     f"the control {control.kind!r} of {self.name} must have a change, or a structure in "
                     "place of a chosen one, got neither"

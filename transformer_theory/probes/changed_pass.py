@@ -13,13 +13,14 @@ replace its output. No parameter, buffer or module is touched.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -267,13 +268,17 @@ class ChangedAttention(TorchFunctionMode):
         def batch_first(x: Tensor) -> Tensor:
             return x.transpose(0, 1) if swapped else x
 
-        def again(other: Tensor) -> Tensor:
+        def again(other: Tensor, weights: Mapping[str, Tensor] | None = None) -> Tensor:
             arguments = [batch_first(other) if x is tokens else x for x in place.args]
             named = {key: batch_first(other) if x is tokens else x for key, x in kwargs.items()}
             named |= {key: value for key, value in CACHES.items() if key in named}
             self.repeating = True
             try:
-                found = first_tensor((module.forward(*arguments, **named),), {})
+                if weights is None:
+                    repeated = module.forward(*arguments, **named)
+                else:
+                    repeated = functional_call(module, dict(weights), tuple(arguments), named)
+                found = first_tensor((repeated,), {})
             finally:
                 self.repeating = False
             assert found is not None  # as in the first run
@@ -286,6 +291,9 @@ class ChangedAttention(TorchFunctionMode):
             tokens=batch_first(tokens.detach()),
             output=before,
             again=again,
+            name=place.name,
+            module=module,
+            attention=next(iter(self.attending)),
             generator=self.generator,
             structure=self.structure,
             labels=self.labels,

@@ -261,7 +261,8 @@ def measure_intervention(
         NoAttention: the network has no attention that can be changed.
     """
     started = time.monotonic()
-    quantity, generator = intervention.name, torch.Generator().manual_seed(seed)
+    quantity, structure = intervention.name, None
+    generator = torch.Generator().manual_seed(seed)
     if intervention.inputs is not None:
         if "vocabulary" not in limits:
             return [Measurement(theory, "intervention", quantity, None, reason=NO_IDS, model=name)]
@@ -269,8 +270,7 @@ def measure_intervention(
             made = intervention.inputs(dict(limits), generator)
         except ValueError as error:  # sequences or vocabulary are too small
             return [Measurement(theory, "intervention", quantity, None, reason=str(error), model=name)]
-        sample = Sample(made.ids, made.targets, sample.batch)
-    structure = None
+        sample, structure = Sample(made.ids, made.targets, sample.batch), made.structure
     if intervention.choose is not None:
         if len(sample) < 2:
             reason = "the structure is chosen on one half of the sequences and scored on the other, got one"

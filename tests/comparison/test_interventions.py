@@ -35,8 +35,8 @@ INDUCTION = "induction/induction heads removed"
 class Marked(nn.Module):
     """The last token finds the one with a mark among T tokens and returns its class.
 
-    Tokens are [class (4 dimensions), mark, query]; attention has two heads, of which the second is uniform and
-    is multiplied by zero.
+    Tokens are [class (4 dimensions), mark, query]; attention has two heads, of which the second is uniform
+    and is multiplied by zero.
     """
 
     def __init__(self, score: float = 30.0):
@@ -63,9 +63,7 @@ def marked(n: int = 120, T: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def effect(result, measure):
-    return next(
-        row for row in result.table if row.at.get("measure") == measure and "attention" not in row.at
-    )
+    return next(row for row in result.table if row.at.get("measure") == measure and "attention" not in row.at)
 
 
 def value(result, measure, which):
@@ -127,7 +125,9 @@ class Repeating(nn.Module):
         super().__init__()
         self.V, self.heads = vocabulary, heads
         self.score = nn.Parameter(torch.tensor(score))
-        self.noise = nn.Parameter(torch.randn(2, heads, length, length, generator=torch.Generator().manual_seed(0)))
+        self.noise = nn.Parameter(
+            torch.randn(2, heads, length, length, generator=torch.Generator().manual_seed(0))
+        )
 
     def attention(self, layer: int, head: int, keys, queries, values, T: int):
         def only_there(x):
@@ -172,7 +172,9 @@ def test_next_ids_are_scored_without_labels():
     ids = torch.randint(40, (6, 20), generator=torch.Generator().manual_seed(1))
     ids[:, 10:] = ids[:, :10]
     result = tt.intervene(model, ids, KEPT, draws=3)
-    losses = nn.functional.cross_entropy(model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+    losses = nn.functional.cross_entropy(
+        model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="none"
+    )
     expected = losses.view(6, 19).mean(1)
     assert value(result, NEXT, UNCHANGED) == pytest.approx(float(expected.mean().detach()), rel=1e-5)
     assert "3 draws" in effect(result, NEXT).note or not effect(result, NEXT).nulls
@@ -196,7 +198,9 @@ def test_the_interval_is_that_of_paired_differences():
     before = nn.functional.cross_entropy(model(x), y, reduction="none")
     # first order: the key with the mark has the score 3, the seven others 0
     weight = (1 + (x[..., 4] * 3 - 3 / 8)) / 8
-    after = nn.functional.cross_entropy(10 * torch.einsum("bt,btc->bc", weight, x[..., :4]), y, reduction="none")
+    after = nn.functional.cross_entropy(
+        10 * torch.einsum("bt,btc->bc", weight, x[..., :4]), y, reduction="none"
+    )
     differences = (after - before).double().detach()
     assert row.value == pytest.approx(float(differences.mean()), rel=1e-4)
     assert row.interval == pytest.approx(student_interval(differences.tolist()), rel=1e-3)
@@ -214,9 +218,7 @@ def test_what_changes_nothing_is_an_error_and_never_a_result():
 
     idle = of(lambda attended: attended, name="idle")
     with pytest.raises(NotChanged, match="idle changed no weight and no value in 1 attentions of Marked"):
-        measure_intervention(
-            Marked(), Sample(x, y, 20), "scan_snap", idle, limits={}, name="Marked", draws=1
-        )
+        measure_intervention(Marked(), Sample(x, y, 20), "scan_snap", idle, limits={}, name="Marked", draws=1)
     one = replace(theory, interventions=(idle, *theory.interventions))
     result = tt.intervene(Marked(), x, one, labels=y, draws=1)
     missing = result.select(quantity="idle").one()
@@ -280,7 +282,7 @@ def test_unknown_names(names, message):
 
 def test_bad_input():
     x, y = marked(4)
-    with pytest.raises(ValueError, match="must be a torch.nn.Module"):
+    with pytest.raises(ValueError, match=r"must be a torch\.nn\.Module"):
         tt.intervene("network", x)
     with pytest.raises(ValueError, match="must have inputs"):
         tt.intervene(Marked())

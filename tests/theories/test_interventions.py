@@ -91,7 +91,9 @@ def test_the_first_order_of_small_scores_is_their_softmax():
 def test_the_same_keys_twice_change_no_output():
     at = attended()
     same = replace(at, **{name: getattr(at, name)[:1].expand(3, -1, -1, -1) for name in ("query", "key")})
-    same = replace(same, value=at.value[:1].expand(3, -1, -1, -1), weights=at.weights[:1].expand(3, -1, -1, -1))
+    same = replace(
+        same, value=at.value[:1].expand(3, -1, -1, -1), weights=at.weights[:1].expand(3, -1, -1, -1)
+    )
     new = doubled(same, logarithmic=False)
     assert new.weights.shape[-1] == 12
     assert_close(new.weights @ new.value, same.weights @ same.value)

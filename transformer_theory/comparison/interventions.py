@@ -91,7 +91,7 @@ def intervene(
     minutes = MINUTES if minutes is None else minutes
     positive(minutes=minutes)
     chosen = chosen_interventions(interventions)
-    started = time.monotonic()
+    deadline = time.monotonic() + 60 * minutes
     user = (
         model
         if isinstance(model, UserModel)
@@ -117,7 +117,7 @@ def intervene(
         except (NoAttention, ValueError) as error:
             sample, reason = Sample(data, targets, 1), first_line(error)
         for number, (theory, intervention) in enumerate(chosen):
-            seconds = (60 * minutes - (time.monotonic() - started)) / (len(chosen) - number)
+            seconds = (deadline - time.monotonic()) / (len(chosen) - number)
             try:
                 if reason:
                     raise NoAttention(reason)
@@ -130,6 +130,7 @@ def intervene(
                     name=user.name,
                     draws=draws,
                     seconds=seconds,
+                    deadline=deadline,
                     seed=seed,
                     progress=progress,
                 )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .comparison.interventions import intervene
     from .comparison.reach import reach
     from .comparison.user_models import measure
-    from .core.claims import Claim, Measured, Verification, claim
+    from .core.claims import Claim, Verification, claim
     from .core.experiment import Experiment
     from .core.ladder import Ladder, Rung
     from .core.measurement import Measurement, Null
@@ -99,7 +99,6 @@ __all__ = [
     "Experiment",
     "InNetworks",
     "Ladder",
-    "Measured",
     "Measurement",
     "Metric",
     "Null",

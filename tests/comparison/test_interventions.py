@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import transformer_theory as tt
+from transformer_theory.comparison.interventions import judged_interventions
 from transformer_theory.core.intervention import Control, Intervention, NotChanged
 from transformer_theory.core.sources import Source
 from transformer_theory.core.statistics import student_interval
@@ -35,8 +36,8 @@ INDUCTION = "induction/induction heads removed"
 class Marked(nn.Module):
     """The last token finds the one with a mark among T tokens and returns its class.
 
-    Tokens are [class (4 dimensions), mark, query]; attention has two heads, of which the second is uniform and
-    is multiplied by zero.
+    Tokens are [class (4 dimensions), mark, query]; attention has two heads, of which the second is uniform
+    and is multiplied by zero.
     """
 
     def __init__(self, score: float = 30.0):
@@ -287,7 +288,7 @@ def test_unknown_names(names, message):
 
 def test_bad_input():
     x, y = marked(4)
-    with pytest.raises(ValueError, match="must be a torch.nn.Module"):
+    with pytest.raises(ValueError, match=r"must be a torch\.nn\.Module"):
         tt.intervene("network", x)
     with pytest.raises(ValueError, match="must have inputs"):
         tt.intervene(Marked())
@@ -331,3 +332,19 @@ def test_the_mode_of_each_module_is_restored():
     modes = [module.training for module in model.modules()]
     tt.intervene(model, x, KEPT, labels=y, draws=1)
     assert [module.training for module in model.modules()] == modes
+
+
+def test_the_rows_are_judged_like_all_others():
+    x, y = marked()
+    y[0] = -1
+    found = judged_interventions(tt.intervene(Marked(), x, [KEPT, HARD, INDUCTION], labels=y))
+    assert [each.row.theory for each in found] == ["scan_snap", "attention_svm", "induction"]
+    assert [each.outcome for each in found] == ["as predicted", "as predicted", "not measured"]
+    # the weight is on one key, so that nothing is moved: draws of the second control equal the effect
+    assert found[0].cannot_test == ("as much weight moved at random keys",)
+    assert [each.q for each in found[:2]] == [0.01, 0.01]
+    torch.manual_seed(0)
+    model = ViT.for_tokens(8, 6, 4, dim=16, depth=2, heads=2)
+    (untrained,) = judged_interventions(tt.intervene(model, x, HARD, labels=y))
+    assert untrained.outcome == "not tested"
+    assert "is not better than that of a constant output" in untrained.reason

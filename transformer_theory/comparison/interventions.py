@@ -6,6 +6,7 @@ Attention is changed in the forward pass as a theory names it, and beside it in 
 
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,9 +14,10 @@ from torch import Tensor, nn
 
 from ..core.errors import first_line, nearest
 from ..core.intervention import CONTROL_DRAWS, Intervention, NotChanged
+from ..core.judgement import ONE_NETWORK, Judged, judge
 from ..core.measurement import Measurement
 from ..core.result import Result, provenance
-from ..core.statistics import evenly_spaced
+from ..core.statistics import evenly_spaced, over_seeds
 from ..core.table import Table
 from ..core.theory import Theory
 from ..core.validation import integers, positive
@@ -91,7 +93,7 @@ def intervene(
     minutes = MINUTES if minutes is None else minutes
     positive(minutes=minutes)
     chosen = chosen_interventions(interventions)
-    started = time.monotonic()
+    deadline = time.monotonic() + 60 * minutes
     user = (
         model
         if isinstance(model, UserModel)
@@ -117,7 +119,7 @@ def intervene(
         except (NoAttention, ValueError) as error:
             sample, reason = Sample(data, targets, 1), first_line(error)
         for number, (theory, intervention) in enumerate(chosen):
-            seconds = (60 * minutes - (time.monotonic() - started)) / (len(chosen) - number)
+            seconds = (deadline - time.monotonic()) / (len(chosen) - number)
             try:
                 if reason:
                     raise NoAttention(reason)
@@ -130,6 +132,7 @@ def intervene(
                     name=user.name,
                     draws=draws,
                     seconds=seconds,
+                    deadline=deadline,
                     seed=seed,
                     progress=progress,
                 )
@@ -152,6 +155,23 @@ def intervene(
     }
     sources = tuple(dict.fromkeys(intervention.source for _, intervention in chosen))
     return Result("intervene", settings, Table(rows), sources=sources, provenance=provenance(seed=seed))
+
+
+def judged_interventions(result: Result) -> list[Judged]:
+    """Judges the interventions of a result as one family of tests: of each the effect on its first measure.
+
+    The reason of an effect that is not tested, such as a network at chance, is that of its row.
+    """
+    chosen: dict[tuple[str, str], Measurement] = {}
+    for row in result.table.select(kind="intervention", at={"attention": ""}):
+        chosen.setdefault((row.theory, row.quantity), row)
+    found = judge([(over_seeds([row]), [row]) for row in chosen.values()], ONE_NETWORK)
+    return [
+        replace(each, reason=each.rows[0].note)
+        if each.outcome == "not tested" and each.rows[0].note
+        else each
+        for each in found
+    ]
 
 
 def chosen_interventions(names: Names) -> tuple[tuple[Theory, Intervention], ...]:

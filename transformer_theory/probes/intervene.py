@@ -36,7 +36,8 @@ MINUTES = 5.0  # time of all interventions in a network, if the user names none
 BATCH = 64  # largest number of sequences per forward pass
 ENTRIES = 2**23  # largest number of weights of one attention in a forward pass
 FEWEST = 16  # sequences on which controls are drawn at least, if there are as many
-SHARE = 0.8  # of the time that is planned; the rest is for what takes longer
+SHARE = 0.7  # of the time that is planned for draws
+LATEST = 2.0  # times the planned time, until which draws go on if they take longer than expected
 REPEATS = 20  # attempts for each new structure of a control
 UNCHANGED, CHANGED = "unchanged", "changed"
 MEASURE = "measure"
@@ -168,6 +169,10 @@ class Subject:
                 self.largest.append(self._run(batch).argmax(-1))
             self.unchanged = self._numbers()
 
+    def on_some(self, n: int) -> "Subject":
+        """Returns the network on n of its sequences, evenly spaced."""
+        return Subject(self.model, self.sample.part(evenly_spaced(len(self.sample), n)), self.site)
+
     def _batches(self) -> Iterator[Sample]:
         # Batches of nearly equal size: some changes need another sequence of the batch.
         n = len(self.sample)
@@ -237,6 +242,7 @@ def measure_intervention(
     name: str,
     draws: int,
     seconds: float = math.inf,
+    deadline: float = math.inf,
     seed: int = 0,
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[Measurement]:
@@ -250,8 +256,9 @@ def measure_intervention(
         limits: "vocabulary" and "length" of a causal language model; otherwise empty.
         name: column ``model`` of the rows.
         draws: largest number of draws of each control.
-        seconds: time. Controls are drawn on fewer sequences (:attr:`.Null.value` is the effect on them), and
-            at last fewer of them, if it does not suffice.
+        seconds: planned time. If it does not suffice, controls are drawn on fewer sequences
+            (:attr:`.Null.value` is the effect on them).
+        deadline: time of ``time.monotonic()`` after which no control has a second draw.
         seed: seed of inputs, structures and draws.
         progress: receives a line per step.
     Returns:
@@ -280,32 +287,34 @@ def measure_intervention(
         sample = sample.part(every[1::2])
     progress(f"{theory}: {quantity}")
     subject = Subject(model, sample, intervention.site)
-    begun = time.monotonic()
     effects = subject.effects(intervention.change, quantity, seed=seed, structure=structure)
-    of_sequence = (time.monotonic() - begun) / len(sample)
     tested = [
         measure for measure in subject.measures if not at_chance(measure, subject.unchanged[measure.name])
     ]
     controls = intervention.controls if tested else ()
-    planned = sum(min(draws, control.draws) for control in controls)
-    left = SHARE * (seconds - (begun - started))
-    size = len(sample)
-    if planned and of_sequence * planned * size > left:
-        size = min(size, max(FEWEST, int(left / (of_sequence * planned))))
-    beside, fewer = subject, effects
-    if controls and size < len(sample):
-        beside = Subject(model, sample.part(evenly_spaced(len(sample), size)), intervention.site)
-        fewer = beside.effects(intervention.change, quantity, seed=seed, structure=structure)
     nulls: dict[str, list[Null]] = {measure.name: [] for measure in subject.measures}
     notes: list[str] = []
     for number, control in enumerate(controls):
-        deadline = started + seconds * (number + 1) / len(controls)
-        drawn = _draws(beside, intervention, control, structure, draws, seed, deadline, progress)
+        now = time.monotonic()
+        planned = max(0.0, started + seconds - now) / (len(controls) - number)
+        structures = _structures(control, structure, min(draws, control.draws), seed)
+        change = intervention.change if control.change is None else control.change
+        beside = _affordable(subject, change, control.kind, structures, planned)
+        drawn: list[Effects] = []
+        for index, other in enumerate(structures, 1):
+            if drawn and time.monotonic() > min(deadline, now + LATEST * planned):
+                break
+            progress(f"{quantity}: {control.kind}, draw {index}")
+            drawn.append(beside.effects(change, control.kind, seed=seed + index, structure=other))
         if len(drawn) < control.draws:
             notes.append(f"{control.kind}: {counted(len(drawn), 'draw')}")
+        same = beside is subject
+        own = (
+            effects if same else beside.effects(intervention.change, quantity, seed=seed, structure=structure)
+        )
         for measure in tested:
             means = tuple(float(each.difference(measure.name).mean()) for each in drawn)
-            value = None if beside is subject else float(fewer.difference(measure.name).mean())
+            value = None if same else float(own.difference(measure.name).mean())
             nulls[measure.name].append(Null(control.kind, means, value))
     return [
         row
@@ -327,26 +336,21 @@ def at_chance(measure: Measure, values: Float[Tensor, " n"]) -> bool:
     return interval is None or interval[1] >= measure.chance
 
 
-def _draws(
-    subject: Subject,
-    intervention: Intervention,
-    control: Control,
-    structure: Any,
-    draws: int,
-    seed: int,
-    deadline: float,
-    progress: Callable[[str], None],
-) -> list[Effects]:
-    """Draws a control until the deadline, once at least."""
-    found: list[Effects] = []
-    structures = _structures(control, structure, min(draws, control.draws), seed)
-    for number, other in enumerate(structures, 1):
-        if found and time.monotonic() > deadline:
-            break
-        progress(f"{intervention.name}: {control.kind}, draw {number}")
-        change = intervention.change if control.change is None else control.change
-        found.append(subject.effects(change, control.kind, seed=seed + number, structure=other))
-    return found
+def _affordable(
+    subject: Subject, change: Change, name: str, structures: Sequence[Any], seconds: float
+) -> Subject:
+    """Returns the network on as many of its sequences as leave time for all draws, from the time that a draw
+    takes on some of them.
+    """
+    n = len(subject.sample)
+    if not structures or n <= FEWEST:
+        return subject
+    few = subject.on_some(min(n, subject.sample.batch))
+    begun = time.monotonic()
+    few.effects(change, name, structure=structures[0])
+    of_sequence = (time.monotonic() - begun) / len(few.sample)
+    size = max(FEWEST, int(SHARE * seconds / (of_sequence * len(structures))))
+    return subject if size >= n else subject.on_some(size)
 
 
 def _structures(control: Control, chosen: Any, draws: int, seed: int) -> list[Any]:

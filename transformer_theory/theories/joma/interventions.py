@@ -1,8 +1,8 @@
 r"""What JoMA says of a trained network: the lower layer of the MLP has learnt few components.
 
 The lower layer W of every block is cut to its :math:`\lceil \|W\|_F^2 / \|W\|_2^2 \rceil` leading singular
-directions, its stable rank; it needs no others. The control keeps as many singular directions, drawn at random. Source:
-:cite:t:`tian2024joma`.
+directions, its stable rank; it needs no others. The control keeps as many singular directions, drawn at
+random. Source: :cite:t:`tian2024joma`.
 """
 
 import math

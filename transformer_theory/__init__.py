@@ -28,9 +28,10 @@ present_with(lambda: import_module(".report", __name__))  # pyright: ignore[repo
 if TYPE_CHECKING:
     from . import data, metrics, models
     from .comparison import compare
+    from .comparison.interventions import intervene
     from .comparison.reach import reach
     from .comparison.user_models import measure
-    from .core.claims import Claim, Measured, Verification, claim
+    from .core.claims import Claim, Verification, claim
     from .core.experiment import Experiment
     from .core.ladder import Ladder, Rung
     from .core.measurement import Measurement, Null
@@ -71,11 +72,13 @@ if TYPE_CHECKING:
 _MODULES = ("data", "metrics", "models")
 _FROM = {
     "comparison": ("compare",),
+    "comparison.interventions": ("intervene",),
     "comparison.reach": ("reach",),
     "comparison.user_models": ("measure", "probe_model"),
     "core.claims": ("Claim", "Measured", "Verification", "claim"),
     "core.experiment": ("Experiment",),
     "core.errors": ("Infeasible", "NotConverged"),
+    "core.intervention": ("Intervention",),
     "core.ladder": ("Ladder", "Rung"),
     "core.measurement": ("Measurement", "Null"),
     "core.metric": ("Activations", "Metric"),
@@ -96,7 +99,6 @@ __all__ = [
     "Experiment",
     "InNetworks",
     "Ladder",
-    "Measured",
     "Measurement",
     "Metric",
     "Null",
@@ -123,6 +125,7 @@ __all__ = [
     "graph_tokens",
     "in_context",
     "induction",
+    "intervene",
     "joma",
     "length",
     "list_theories",

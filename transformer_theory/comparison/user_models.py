@@ -133,7 +133,7 @@ def measure(
     )
     check_weights(user.network, user.name)
     outputs = first_pass(user, data)
-    limits = _limits_of_ids(user.network, data, special_ids)
+    limits = limits_of_ids(user.network, data, special_ids)
     given = count(user.inputs)
     words = described or f"{'' if count(data) == given else f'{count(data):,} of '}{_described(user.inputs)}"
     settings = {"inputs": words, **label_settings(user.network, data, classes, outputs)}
@@ -386,7 +386,7 @@ def default_samples(network: nn.Module, *, ids: bool) -> int:
     return SEQUENCES if ids else IMAGES if small else FEW_IMAGES
 
 
-def _limits_of_ids(network: nn.Module, data: Inputs, special_ids: Collection[int] | None) -> dict[str, int]:
+def limits_of_ids(network: nn.Module, data: Inputs, special_ids: Collection[int] | None) -> dict[str, int]:
     """Returns the sizes for tests on ids; none if the network is no causal language model."""
     main = main_input(network, data, special_ids=special_ids)
     if isinstance(main, str) or main.data.ndim != 2 or main.data.is_floating_point():

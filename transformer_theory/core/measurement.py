@@ -18,7 +18,7 @@ from .sources import Source
 if TYPE_CHECKING:
     pass
 
-Kind = Literal["claim", "assumption", "rung", "figure", "on data", "in network", "network"]
+Kind = Literal["claim", "assumption", "rung", "figure", "on data", "in network", "network", "intervention"]
 """The subject of a row.
 
 - claim: one seed of a claim's check;
@@ -27,7 +27,8 @@ Kind = Literal["claim", "assumption", "rung", "figure", "on data", "in network",
 - figure: a number of an :class:`~.experiment.Experiment`, which reproduces a paper's figure;
 - on data: a quantity of a theory's minimal model on a data set;
 - in network: a quantity of a theory in a trained network;
-- network: a quantity of a network that belongs to no theory (accuracy, loss, attention statistics).
+- network: a quantity of a network that belongs to no theory (accuracy, loss, attention statistics);
+- intervention: what a network does when its attention is changed as a theory says.
 """
 Scope = Literal["these data", "any data", "training", "own instances"]
 """What a number is evidence of.
@@ -61,7 +62,7 @@ VerdictName = Literal["consistent", "violated", "inconclusive", "not covered", "
 DEFAULT_SCOPE: Mapping[str, Scope] = {
     **dict.fromkeys(("claim", "rung", "figure"), "own instances"),
     **dict.fromkeys(("in network", "network"), "training"),
-    **dict.fromkeys(("on data", "assumption"), "these data"),
+    **dict.fromkeys(("on data", "assumption", "intervention"), "these data"),
 }
 
 

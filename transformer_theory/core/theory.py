@@ -13,6 +13,7 @@ import torch
 from .claims import Claim
 from .experiment import Experiment
 from .format import counted
+from .intervention import Intervention
 from .ladder import Ladder
 from .measurement import Measurement, Side
 from .metric import Metric
@@ -146,13 +147,14 @@ class Theory:
         experiments: subclasses of :class:`~.experiment.Experiment` that reproduce the figures of its papers.
         on_data: measurements on a data set; None if not supported.
         in_networks: measurements in trained networks; None if not supported.
+        interventions: changes of the attention of trained networks, each with a prediction and controls.
         objectives: training objectives derived from it, as classes
             (:class:`~transformer_theory.training.objectives.Objective`).
         colour: its colour in figures, ``"#RRGGBB"``; empty for one of the spare colours.
 
     Raises:
-        ValueError: the name of a claim or an experiment does not start with the theory's name, or the colour
-            has another form.
+        ValueError: the name of a claim or an experiment does not start with the theory's name, two
+            interventions have the same name, or the colour has another form.
     """
 
     name: str
@@ -166,6 +168,7 @@ class Theory:
     experiments: tuple[type[Experiment], ...] = ()
     on_data: OnData | None = None
     in_networks: InNetworks | None = None
+    interventions: tuple[Intervention, ...] = ()
     objectives: tuple[type, ...] = ()
     colour: str = ""
 
@@ -190,7 +193,8 @@ class Theory:
         )
         parts = [counted(count, noun) for noun, count in counts if count]
         parts += ["on data"] if self.on_data is not None else []
-        return parts + (["in networks"] if self.in_networks is not None else [])
+        parts += ["in networks"] if self.in_networks is not None else []
+        return parts + ([counted(len(self.interventions), "intervention")] if self.interventions else [])
 
     def __post_init__(self):
         if self.colour:
@@ -206,3 +210,6 @@ class Theory:
                     f"experiments of {self.name} must have a name that starts with {self.name}., got "
                     f"{kind.name}"
                 )
+        names = [one.name for one in self.interventions]
+        if len(set(names)) < len(names):
+            raise ValueError(f"interventions of {self.name} must have different names, got {names}")

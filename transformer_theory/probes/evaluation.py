@@ -16,19 +16,20 @@ from .modules import first_tensor
 
 @contextlib.contextmanager
 def evaluation(model: nn.Module) -> Iterator[None]:
-    """Puts the model in evaluation mode without gradients; its mode is restored.
+    """Puts the model in evaluation mode without gradients; the mode of each of its modules is restored.
 
     Raises:
         ValueError: another thread is measuring the model.
     """
     with in_use(model):
-        training = model.training
+        modes = {module: module.training for module in model.modules()}
         model.eval()
         try:
             with torch.no_grad():
                 yield
         finally:
-            model.train(training)
+            for module, training in modes.items():
+                module.training = training
 
 
 @contextlib.contextmanager

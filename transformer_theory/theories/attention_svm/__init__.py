@@ -39,6 +39,7 @@ from .dynamics import (
 )
 from .figures import EXPERIMENTS
 from .in_networks import IN_NETWORKS, alignment
+from .interventions import INTERVENTIONS
 from .ladder import LADDER
 from .on_data import ON_DATA
 from .problem import Instance, cross_attention
@@ -88,6 +89,7 @@ THEORY = Theory(
     experiments=EXPERIMENTS,
     on_data=ON_DATA,
     in_networks=IN_NETWORKS,
+    interventions=INTERVENTIONS,
 )
 
 __all__ = [

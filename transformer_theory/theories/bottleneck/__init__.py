@@ -21,6 +21,7 @@ from .gaussian import (
 )
 from .in_networks import IN_NETWORKS, WordInformation
 from .information import plug_in_bias, sample_information
+from .interventions import INTERVENTIONS
 from .ladder import LADDER
 from .on_data import ON_DATA
 
@@ -49,6 +50,7 @@ THEORY = Theory(
     experiments=EXPERIMENTS,
     on_data=ON_DATA,
     in_networks=IN_NETWORKS,
+    interventions=INTERVENTIONS,
 )
 
 __all__ = [

@@ -13,6 +13,7 @@ from .claims import CLAIMS
 from .dynamic import LIS, EditDistance, Membership
 from .figures import EXPERIMENTS
 from .in_networks import IN_NETWORKS, ChainGap, chain_gain
+from .interventions import INTERVENTIONS
 from .ladder import LADDER
 from .learning import Recipe, Trained, correct, generate, train
 from .tasks import (
@@ -54,6 +55,7 @@ THEORY = Theory(
     ladder=LADDER,
     experiments=EXPERIMENTS,
     in_networks=IN_NETWORKS,
+    interventions=INTERVENTIONS,
 )
 
 __all__ = [

@@ -22,6 +22,7 @@ from .initialisation import (
     squared_contraction,
     stream,
 )
+from .interventions import INTERVENTIONS
 from .ladder import LADDER
 from .on_data import ON_DATA
 from .phases import curves, gaussian_participation, limit, participation
@@ -64,6 +65,7 @@ THEORY = Theory(
     experiments=EXPERIMENTS,
     on_data=ON_DATA,
     in_networks=IN_NETWORKS,
+    interventions=INTERVENTIONS,
 )
 
 __all__ = [

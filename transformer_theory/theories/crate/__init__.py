@@ -19,6 +19,7 @@ from .approximations import gradient_error, neumann_error
 from .claims import CLAIMS
 from .figures import EXPERIMENTS
 from .in_networks import IN_NETWORKS, Compression, Growth, Sparsity
+from .interventions import INTERVENTIONS
 from .ladder import LADDER
 from .layer_curves import layerwise
 from .on_data import ON_DATA
@@ -60,6 +61,7 @@ THEORY = Theory(
     experiments=EXPERIMENTS,
     on_data=ON_DATA,
     in_networks=IN_NETWORKS,
+    interventions=INTERVENTIONS,
     objectives=(SparseRateReduction,),
 )
 

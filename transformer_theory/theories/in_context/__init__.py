@@ -15,6 +15,7 @@ from .descent import LinearAttentionGD
 from .dual import dual_part
 from .figures import EXPERIMENTS
 from .in_networks import IN_NETWORKS, DualShare, InContextScore, own_context, repeated_context
+from .interventions import INTERVENTIONS
 from .ladder import LADDER
 from .learning import (
     AttentionRegression,
@@ -58,6 +59,7 @@ THEORY = Theory(
     experiments=EXPERIMENTS,
     on_data=ON_DATA,
     in_networks=IN_NETWORKS,
+    interventions=INTERVENTIONS,
 )
 
 __all__ = [

@@ -15,6 +15,7 @@ from .claims import CLAIMS
 from .figures import EXPERIMENTS
 from .heads import InductionHead, in_context_bigram, with_bos
 from .in_networks import IN_NETWORKS, CopyingScore, InductionScores, PositionalShare
+from .interventions import INTERVENTIONS
 from .ladder import LADDER
 from .learning import train_chains, train_induction
 from .memory import MemoryNetwork, capacity, predicted_recall, train_memories
@@ -48,6 +49,7 @@ THEORY = Theory(
     ladder=LADDER,
     experiments=EXPERIMENTS,
     in_networks=IN_NETWORKS,
+    interventions=INTERVENTIONS,
 )
 
 __all__ = [

@@ -28,6 +28,7 @@ from .dynamics import Model, Path, gradient_descent, gradient_flow
 from .figures import EXPERIMENTS
 from .hierarchy import Hierarchy, random_hierarchy
 from .in_networks import IN_NETWORKS, JointDynamics
+from .interventions import INTERVENTIONS
 from .joint import StackRun, fit_stack
 from .ladder import LADDER
 from .on_data import ON_DATA, analyse
@@ -56,6 +57,7 @@ THEORY = Theory(
     experiments=EXPERIMENTS,
     on_data=ON_DATA,
     in_networks=IN_NETWORKS,
+    interventions=INTERVENTIONS,
 )
 
 __all__ = [

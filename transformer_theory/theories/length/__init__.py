@@ -19,6 +19,7 @@ from .dispersion import (
 )
 from .figures import EXPERIMENTS
 from .in_networks import IN_NETWORKS, KeptShare, ScoreGaps
+from .interventions import INTERVENTIONS
 from .ladder import LADDER
 from .longer import continuum_weight, log_factor, resampled_top_weight, top_weight
 from .responses import DoubledWeight, SinkValue, TokenChange
@@ -51,6 +52,7 @@ THEORY = Theory(
     ladder=LADDER,
     experiments=EXPERIMENTS,
     in_networks=IN_NETWORKS,
+    interventions=INTERVENTIONS,
 )
 
 __all__ = [

@@ -15,6 +15,7 @@ from .dynamics import attention, flow, pre_norm_field, softmax_field, tangent, u
 from .equiangular import common_cosine, consensus_estimate, layer_cosine, layer_cosine_limit, separation_time
 from .figures import EXPERIMENTS
 from .in_networks import IN_NETWORKS, SequenceClusters, ValueAlignment, mosaics
+from .interventions import INTERVENTIONS
 from .ladder import LADDER
 from .on_data import ON_DATA
 from .within_between import directions, pair_sums
@@ -51,6 +52,7 @@ THEORY = Theory(
     experiments=EXPERIMENTS,
     on_data=ON_DATA,
     in_networks=IN_NETWORKS,
+    interventions=INTERVENTIONS,
 )
 
 __all__ = [

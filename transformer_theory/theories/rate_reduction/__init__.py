@@ -17,6 +17,7 @@ from .claims import CLAIMS
 from .evaluation import nearest_subspace
 from .figures import EXPERIMENTS
 from .in_networks import IN_NETWORKS, RateReductionMetric
+from .interventions import INTERVENTIONS
 from .ladder import LADDER
 from .loss import LossParts, MaximalCodingRateReduction, union_of_ranks
 from .on_data import ON_DATA
@@ -62,6 +63,7 @@ THEORY = Theory(
     experiments=EXPERIMENTS,
     on_data=ON_DATA,
     in_networks=IN_NETWORKS,
+    interventions=INTERVENTIONS,
     objectives=(RateReduction,),
 )
 

@@ -14,6 +14,7 @@ from .claims import CLAIMS
 from .figures import EXPERIMENTS
 from .in_networks import IN_NETWORKS, HeaviestKey
 from .information import choice_information, hit, label_blind_bound
+from .interventions import INTERVENTIONS
 from .ladder import LADDER
 from .needle import Needles, best_accuracy, draw_needles, enumerate_needles, uniform_accuracies
 from .on_data import ON_DATA
@@ -57,6 +58,7 @@ THEORY = Theory(
     experiments=EXPERIMENTS,
     on_data=ON_DATA,
     in_networks=IN_NETWORKS,
+    interventions=INTERVENTIONS,
 )
 
 __all__ = [

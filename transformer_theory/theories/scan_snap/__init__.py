@@ -35,6 +35,7 @@ from .flow import (
 from .gains import gain_bounds, relative_gains
 from .growth import growth_exponents
 from .in_networks import IN_NETWORKS, ScanAndSnap
+from .interventions import INTERVENTIONS
 from .ladder import LADDER
 from .on_data import ON_DATA, analyse
 from .problem import SequenceClasses, count_sequences, single_common, synthetic
@@ -64,6 +65,7 @@ THEORY = Theory(
     experiments=EXPERIMENTS,
     on_data=ON_DATA,
     in_networks=IN_NETWORKS,
+    interventions=INTERVENTIONS,
 )
 
 __all__ = [

@@ -13,6 +13,7 @@ from .claims import CLAIMS
 from .construction import PerezTransformer, compile_machine
 from .figures import EXPERIMENTS
 from .in_networks import IN_NETWORKS, Margins
+from .interventions import INTERVENTIONS
 from .ladder import LADDER
 from .machine import Trace, TuringMachine
 from .matrices import Matrix
@@ -38,6 +39,7 @@ THEORY = Theory(
     ladder=LADDER,
     experiments=EXPERIMENTS,
     in_networks=IN_NETWORKS,
+    interventions=INTERVENTIONS,
 )
 
 __all__ = [

@@ -15,6 +15,7 @@ from .figures import EXPERIMENTS
 from .functions import random_function
 from .grids import all_grids, collisions, column_codes, contexts, excluded_share, has_distinct_tokens
 from .in_networks import IN_NETWORKS, Contexts, contextual_share, smallest_distance
+from .interventions import INTERVENTIONS
 from .ladder import LADDER
 from .layers import Attention, FeedForward, Head, run
 from .mapping import ContextualMapping
@@ -42,6 +43,7 @@ THEORY = Theory(
     ladder=LADDER,
     experiments=EXPERIMENTS,
     in_networks=IN_NETWORKS,
+    interventions=INTERVENTIONS,
 )
 
 __all__ = [

@@ -22,6 +22,7 @@ from .association import (
 from .claims import CLAIMS
 from .figures import EXPERIMENTS
 from .in_networks import IN_NETWORKS, LayerSimilarity, PatchAttention, RelevantMass, hsic
+from .interventions import INTERVENTIONS
 from .ladder import LADDER
 from .learning import PositionalAttentionModel, train_patches, transfer_accuracy
 from .on_data import ON_DATA
@@ -59,6 +60,7 @@ THEORY = Theory(
     experiments=EXPERIMENTS,
     on_data=ON_DATA,
     in_networks=IN_NETWORKS,
+    interventions=INTERVENTIONS,
 )
 
 __all__ = [

@@ -1,0 +1,350 @@
+"""Interventions in networks: planted effects are found and have the size that was written, untrained networks
+show none, and what cannot be measured says why.
+"""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import transformer_theory as tt
+from transformer_theory.comparison.interventions import judged_interventions
+from transformer_theory.core.intervention import Control, Intervention, NotChanged
+from transformer_theory.core.sources import Source
+from transformer_theory.core.statistics import student_interval
+from transformer_theory.models import ViT
+from transformer_theory.probes.intervene import (
+    ACCURACY,
+    AGREEMENT,
+    CHANGED,
+    LOSS,
+    NEXT,
+    UNCHANGED,
+    Measure,
+    Sample,
+    at_chance,
+    batch_size,
+    measure_intervention,
+)
+
+KEPT = "scan_snap/keys that hold 90 % of the weight"
+HARD = "attention_svm/all weight on the largest score"
+INDUCTION = "induction/induction heads removed"
+
+
+class Marked(nn.Module):
+    """The last token finds the one with a mark among T tokens and returns its class.
+
+    Tokens are [class (4 dimensions), mark, query]; attention has two heads, of which the second is uniform
+    and is multiplied by zero.
+    """
+
+    def __init__(self, score: float = 30.0):
+        super().__init__()
+        self.score = nn.Parameter(torch.tensor(score))
+
+    def forward(self, x):
+        query = torch.stack([x[..., 5:] * self.score, 0 * x[..., 5:]], 1)  # [batch, heads, tokens, 1]
+        key = torch.stack([x[..., 4:5], x[..., 4:5]], 1)
+        value = torch.stack([x[..., :4], 0 * x[..., :4]], 1)
+        out = nn.functional.scaled_dot_product_attention(query, key, value, scale=1.0)
+        return 10 * out.sum(1)[:, -1]
+
+
+def marked(n: int = 120, T: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    classes = torch.randint(4, (n, T), generator=generator)
+    place = torch.randint(T - 1, (n,), generator=generator)
+    x = torch.zeros(n, T, 6)
+    x[..., :4] = nn.functional.one_hot(classes, 4)
+    x[torch.arange(n), place, 4] = 1.0
+    x[:, -1, 5] = 1.0
+    return x, classes[torch.arange(n), place]
+
+
+def effect(result, measure):
+    return next(row for row in result.table if row.at.get("measure") == measure and "attention" not in row.at)
+
+
+def value(result, measure, which):
+    return result.select(at={"measure": measure, "attention": which}).one().value
+
+
+def test_the_key_that_is_needed_is_found():
+    x, y = marked()
+    result = tt.intervene(Marked(), x, KEPT, labels=y)
+    row = effect(result, ACCURACY)
+    assert (row.theory, row.kind, row.quantity) == ("scan_snap", "intervention", KEPT.partition("/")[2])
+    assert row.value == 0.0
+    assert row.n == 120
+    # of 120 sequences none changed: up to 1 - 0.025^(1/120) may
+    assert row.interval == pytest.approx((-(1 - 0.025 ** (1 / 120)), 1 - 0.025 ** (1 / 120)))
+    first, second = row.nulls
+    assert (first.kind, len(first.draws)) == ("as many random keys", 99)
+    assert second.kind == "as much weight moved at random keys"
+    assert row.side == ">="
+    assert first.p(row.value, row.side) == 0.01
+    # one of eight keys stays: the class is right by chance in the other draws, 1/8 + 7/8 / 4
+    assert first.median == pytest.approx(1 / 8 + 7 / 8 / 4 - 1, abs=0.06)
+    assert value(result, ACCURACY, UNCHANGED) == value(result, ACCURACY, CHANGED) == 1.0
+    loss = effect(result, LOSS)
+    assert loss.side == "<="
+    assert loss.unit == "nats"
+    assert loss.nulls[0].p(loss.value, "<=") == 0.01
+    assert result.name == "intervene"
+    assert result.settings["interventions"] == [KEPT]
+
+
+def test_a_small_score_is_broken_by_hard_selection_of_another_key():
+    """Scores of the wrong sign: the class is read by what is missing, and the largest score is useless."""
+    x, y = marked()
+    result = tt.intervene(Marked(30.0), x, HARD, labels=y)
+    assert effect(result, ACCURACY).value == 0.0
+    assert effect(result, ACCURACY).nulls[0].p(0.0, ">=") == 0.01
+
+
+def test_an_untrained_network_shows_nothing():
+    x, y = marked()
+    torch.manual_seed(0)
+    model = ViT.for_tokens(8, 6, 4, dim=16, depth=2, heads=2)
+    result = tt.intervene(model, x, labels=y)
+    rows = [row for row in result.table if "attention" not in row.at]
+    reasons = {row.theory: row.reason for row in rows if row.value is None}
+    assert set(reasons) == {"induction", "chain_of_thought", "crate", "bottleneck"}
+    assert "as in CRATE" in reasons["crate"]
+    assert "at least 128 sequences" in reasons["bottleneck"]
+    tested = [row for row in rows if row.value is not None]
+    assert len({row.theory for row in tested}) >= 10
+    for row in tested:
+        assert row.side is None
+        assert not row.nulls
+        assert "not tested: the" in row.note
+
+
+class Repeating(nn.Module):
+    """Twenty heads in each of two layers. Head 0 of the first one writes the previous token, head 3 of the
+    second one is an induction head; all other heads read random keys and write nothing.
+    """
+
+    def __init__(self, vocabulary: int = 40, length: int = 40, heads: int = 20, score: float = 40.0):
+        super().__init__()
+        self.V, self.heads = vocabulary, heads
+        self.score = nn.Parameter(torch.tensor(score))
+        self.noise = nn.Parameter(
+            torch.randn(2, heads, length, length, generator=torch.Generator().manual_seed(0))
+        )
+
+    def attention(self, layer: int, head: int, keys, queries, values, T: int):
+        def only_there(x):
+            every = torch.zeros(len(x), self.heads, *x.shape[1:])
+            every[:, head] = x
+            return every
+
+        scores = only_there(self.score * queries) @ only_there(keys).mT + self.noise[layer, :, :T, :T]
+        scores = scores.masked_fill(torch.ones(T, T, dtype=torch.bool).triu(1), -math.inf)
+        return (scores.softmax(-1) @ only_there(values)).sum(1)
+
+    def forward(self, ids):
+        T = ids.shape[1]
+        tokens = nn.functional.one_hot(ids, self.V).float()
+        places = torch.eye(T).expand(len(ids), T, T)
+        previous = self.attention(0, 0, places.roll(1, -1), places, tokens, T)
+        # the first token, which has no previous one, reads itself
+        previous = previous * (torch.arange(T) > 0)[:, None]
+        return 10 * self.attention(1, 3, previous, tokens, tokens, T)
+
+
+def test_a_written_induction_head_loses_exactly_its_bigram():
+    model = Repeating()
+    ids = torch.randint(40, (8, 40), generator=torch.Generator().manual_seed(1))
+    result = tt.intervene(model, ids, INDUCTION)
+    row = effect(result, NEXT)
+    # with the head, logit 10 for the next id; without it, all logits are equal
+    with_head = math.log(1 + 39 * math.exp(-10))
+    assert value(result, NEXT, UNCHANGED) == pytest.approx(with_head, abs=1e-4)
+    assert value(result, NEXT, CHANGED) == pytest.approx(math.log(40), abs=1e-4)
+    assert row.value == pytest.approx(math.log(40) - with_head, abs=1e-4)
+    (null,) = row.nulls
+    assert null.kind == "as many other heads of the same layers"
+    assert (row.side, len(null.draws), null.p(row.value, ">=")) == (">=", 99, 0.01)
+    # the others write nothing, except for head 0 of the first layer, without which there is no induction
+    assert sorted({round(draw, 3) for draw in null.draws})[0] == 0.0
+    assert row.n == 32  # the other half of the 64 blocks chose the heads
+
+
+def test_next_ids_are_scored_without_labels():
+    model = Repeating()
+    ids = torch.randint(40, (6, 20), generator=torch.Generator().manual_seed(1))
+    ids[:, 10:] = ids[:, :10]
+    result = tt.intervene(model, ids, KEPT, draws=3)
+    losses = nn.functional.cross_entropy(
+        model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="none"
+    )
+    expected = losses.view(6, 19).mean(1)
+    assert value(result, NEXT, UNCHANGED) == pytest.approx(float(expected.mean().detach()), rel=1e-5)
+    assert "3 draws" in effect(result, NEXT).note or not effect(result, NEXT).nulls
+
+
+def test_outputs_are_compared_with_those_of_the_unchanged_network():
+    x, _ = marked()
+    result = tt.intervene(Marked(), x, KEPT, draws=19)
+    row = effect(result, AGREEMENT)
+    assert row.value == 0.0
+    assert value(result, AGREEMENT, UNCHANGED) == 1.0
+    assert row.nulls[0].p(row.value, row.side) == 0.05
+    assert "as many random keys: 19 draws" in row.note
+
+
+def test_the_interval_is_that_of_paired_differences():
+    x, y = marked()
+    result = tt.intervene(Marked(3.0), x, "in_context", labels=y, draws=2)
+    row = effect(result, LOSS)
+    model = Marked(3.0)
+    before = nn.functional.cross_entropy(model(x), y, reduction="none")
+    # first order: the key with the mark has the score 3, the seven others 0
+    weight = (1 + (x[..., 4] * 3 - 3 / 8)) / 8
+    after = nn.functional.cross_entropy(
+        10 * torch.einsum("bt,btc->bc", weight, x[..., :4]), y, reduction="none"
+    )
+    differences = (after - before).double().detach()
+    assert row.value == pytest.approx(float(differences.mean()), rel=1e-4)
+    assert row.interval == pytest.approx(student_interval(differences.tolist()), rel=1e-3)
+
+
+def of(change, *, name: str = "test", draw=None) -> Intervention:
+    control = Control("the same", draw or change)
+    return Intervention(name, change, "kept", (control,), Source("tian2023scan", status="own"))
+
+
+def test_what_changes_nothing_is_an_error_and_never_a_result():
+    x, y = marked(20)
+    theory = tt.theory("scan_snap")
+    from dataclasses import replace
+
+    idle = of(lambda attended: attended, name="idle")
+    with pytest.raises(NotChanged, match="idle changed no weight and no value in 1 attentions of Marked"):
+        measure_intervention(Marked(), Sample(x, y, 20), "scan_snap", idle, limits={}, name="Marked", draws=1)
+    one = replace(theory, interventions=(idle, *theory.interventions))
+    result = tt.intervene(Marked(), x, one, labels=y, draws=1)
+    missing = result.select(quantity="idle").one()
+    assert missing.value is None
+    assert "so that it was not applied" in missing.reason
+    with pytest.raises(NotChanged):
+        tt.intervene(Marked(), x, replace(theory, interventions=(idle,)), labels=y)
+
+
+def test_a_network_without_the_place_has_a_row_with_the_reason():
+    x, y = marked(20)
+    result = tt.intervene(nn.Sequential(nn.Flatten(), nn.Linear(48, 4)), x, labels=y)
+    assert all(row.value is None for row in result.table)
+    assert {row.quantity for row in result.table} == {
+        one.name for theory in tt.list_theories() for one in theory.interventions
+    }
+    assert "no attention was found in Sequential" in result.table[0].reason
+    induction = tt.intervene(Marked(), x, INDUCTION, labels=y).table[0]
+    assert induction.reason.startswith("the intervention needs a causal language model")
+
+
+def test_controls_are_drawn_on_fewer_sequences_if_time_is_short():
+    x, y = marked(400)
+    result = tt.intervene(Marked(), x, KEPT, labels=y, minutes=0.01)
+    row = effect(result, ACCURACY)
+    assert row.n == 400
+    assert row.nulls[0].value is not None or len(row.nulls[0].draws) < 99
+    again = tt.intervene(Marked(), x, KEPT, labels=y, minutes=0.01)
+    assert effect(again, ACCURACY).value == row.value
+
+
+def test_the_same_seed_gives_the_same_draws():
+    x, y = marked(40)
+    first, second, third = (
+        tt.intervene(Marked(), x, KEPT, labels=y, draws=5, seed=seed).table for seed in (0, 0, 1)
+    )
+    assert first == second
+    assert first != third
+
+
+def test_sequences_without_a_label_are_left_out():
+    x, y = marked(40)
+    y[::2] = -100
+    row = effect(tt.intervene(Marked(), x, KEPT, labels=y, draws=1), ACCURACY)
+    assert row.n == 20
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("scan_snap/keys", "unknown intervention 'scan_snap/keys'; there are: scan_snap/keys that"),
+        ("scan_snip", "unknown theory"),
+        ("graph_tokens", "graph_tokens has no interventions; theories with interventions: attention_svm"),
+    ],
+)
+def test_unknown_names(names, message):
+    x, y = marked(4)
+    with pytest.raises(ValueError, match=message):
+        tt.intervene(Marked(), x, names, labels=y)
+
+
+def test_bad_input():
+    x, y = marked(4)
+    with pytest.raises(ValueError, match=r"must be a torch\.nn\.Module"):
+        tt.intervene("network", x)
+    with pytest.raises(ValueError, match="must have inputs"):
+        tt.intervene(Marked())
+    with pytest.raises(ValueError, match="finite weights"):
+        tt.intervene(Marked(math.nan), x, labels=y)
+    with pytest.raises(ValueError, match="draws"):
+        tt.intervene(Marked(), x, draws=0)
+    with pytest.raises(ValueError, match="minutes"):
+        tt.intervene(Marked(), x, minutes=-1.0)
+
+
+def test_chance_is_that_of_a_constant_output():
+    accuracy, loss, _ = (
+        *Sample(torch.zeros(4), torch.tensor([0, 0, 0, 1]), 4).measures(),
+        None,
+    )
+    assert accuracy.chance == 0.75
+    assert loss.chance == pytest.approx(-(0.75 * math.log(0.75) + 0.25 * math.log(0.25)))
+    right = torch.ones(100).double()
+    assert not at_chance(accuracy, right)
+    right[:25] = 0.0
+    assert at_chance(accuracy, right)
+    assert at_chance(loss, torch.full((3,), 2.0).double())
+    assert not at_chance(loss, torch.tensor([0.1, 0.2, 0.1]).double())
+    assert not at_chance(Measure(AGREEMENT, lambda *_: right), right)
+
+
+def test_batches_of_long_sequences_are_small():
+    class Long(nn.Module):
+        def forward(self, x):
+            return nn.functional.scaled_dot_product_attention(x, x, x).mean(1)
+
+    assert batch_size(Long(), torch.randn(3, 8, 4)) == 64
+    assert batch_size(Long(), torch.randn(2, 2048, 4)) == 2
+
+
+def test_the_mode_of_each_module_is_restored():
+    x, y = marked(20)
+    model = ViT.for_tokens(8, 6, 4, dim=16, depth=2, heads=2).train()
+    model.blocks[0].eval()
+    modes = [module.training for module in model.modules()]
+    tt.intervene(model, x, KEPT, labels=y, draws=1)
+    assert [module.training for module in model.modules()] == modes
+
+
+def test_the_rows_are_judged_like_all_others():
+    x, y = marked()
+    y[0] = -1
+    found = judged_interventions(tt.intervene(Marked(), x, [KEPT, HARD, INDUCTION], labels=y))
+    assert [each.row.theory for each in found] == ["scan_snap", "attention_svm", "induction"]
+    assert [each.outcome for each in found] == ["as predicted", "as predicted", "not measured"]
+    # the weight is on one key, so that nothing is moved: draws of the second control equal the effect
+    assert found[0].cannot_test == ("as much weight moved at random keys",)
+    assert [each.q for each in found[:2]] == [0.01, 0.01]
+    torch.manual_seed(0)
+    model = ViT.for_tokens(8, 6, 4, dim=16, depth=2, heads=2)
+    (untrained,) = judged_interventions(tt.intervene(model, x, HARD, labels=y))
+    assert untrained.outcome == "not tested"
+    assert "is not better than that of a constant output" in untrained.reason

@@ -1,0 +1,102 @@
+"""Interventions: their parts, and sets and orders of keys by hand."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from transformer_theory.core.intervention import (
+    Attended,
+    Control,
+    Intervention,
+    at_random,
+    in_every_row,
+    largest_mass,
+    normalised,
+    random_order,
+)
+from transformer_theory.core.measurement import Measurement
+from transformer_theory.core.sources import Source
+from transformer_theory.theories import theory
+
+SOURCE = Source("tian2023scan", status="own")
+
+
+def attended(weights, mask=None) -> Attended:
+    weights = torch.as_tensor(weights, dtype=torch.float32)
+    weights = weights.reshape(1, 1, *weights.shape)
+    mask = torch.ones_like(weights, dtype=torch.bool) if mask is None else torch.as_tensor(mask)[None, None]
+    q, k = weights.shape[-2:]
+    vectors = torch.zeros(1, 1, q, 2), torch.zeros(1, 1, k, 2), torch.zeros(1, 1, k, 2)
+    return Attended(0, 0, 1, *vectors, weights, 1.0, mask, torch.Generator().manual_seed(0))
+
+
+def test_the_fewest_keys_with_a_share_of_the_weight():
+    weights = torch.tensor([[0.5, 0.1, 0.4], [0.05, 0.9, 0.05], [0.0, 0.0, 0.0]])
+    assert largest_mass(weights, 0.89).tolist() == [[True, False, True], [False, True, False], [False] * 3]
+    assert largest_mass(weights, 1.0)[0].tolist() == [True] * 3
+
+
+def test_rows_are_divided_by_their_sums():
+    assert_close(normalised(torch.tensor([[1.0, 3.0], [0.0, 0.0]])), torch.tensor([[0.25, 0.75], [0.0, 0.0]]))
+
+
+def test_random_keys_are_allowed_ones_and_as_many_as_asked_for():
+    mask = [[True, True, False, True]] * 500
+    at = attended(torch.zeros(500, 4), mask)
+    drawn = at_random(at, torch.full((1, 1, 500), 2))[0, 0]
+    assert drawn.sum(1).tolist() == [2] * 500
+    assert not drawn[:, 2].any()
+    # each of the three allowed keys in two thirds of the draws
+    assert_close(drawn[:, [0, 1, 3]].double().mean(0), torch.full((3,), 2 / 3).double(), atol=0.07, rtol=0)
+    assert at_random(at, torch.full((1, 1, 500), 9)).sum() == 1500
+
+
+def test_allowed_keys_come_first_in_a_random_order():
+    mask = [[False, True, True, False]] * 50
+    order = random_order(attended(torch.zeros(50, 4), mask))[0, 0]
+    assert {tuple(sorted(row[:2])) for row in order.tolist()} == {(1, 2)}
+    assert {tuple(row[:2]) for row in order.tolist()} == {(1, 2), (2, 1)}
+
+
+def test_weights_are_permuted_among_the_allowed_keys_of_their_row():
+    mask = [[False, True, True, True]] * 60
+    at = attended([[0.0, 0.5, 0.3, 0.2]] * 60, mask)
+    new = in_every_row(at, at.weights)[0, 0]
+    assert not new[:, 0].any()
+    assert_close(new.sort(1).values, at.weights[0, 0].sort(1).values)
+    assert len({tuple(row) for row in new.tolist()}) == 6
+
+
+def test_scores_are_those_of_the_softmax():
+    scores = torch.tensor([[1.0, -2.0, 0.5], [3.0, 0.0, 0.0]])
+    mask = torch.tensor([[True, True, True], [True, True, False]])
+    weights = scores.masked_fill(~mask, -torch.inf).softmax(-1)
+    found = attended(weights, mask).scores[0, 0]
+    assert found[1, 2] == -torch.inf
+    assert_close(found[0] - found[0, 0], scores[0] - scores[0, 0])
+    assert_close(found[1, 1] - found[1, 0], torch.tensor(-3.0))
+
+
+def test_an_intervention_needs_a_control_that_draws_something():
+    def change(at):
+        return at
+
+    with pytest.raises(ValueError, match="alone must have a control, got none"):
+        Intervention("alone", change, "kept", (), SOURCE)
+    with pytest.raises(ValueError, match="the control 'other heads' of bare must have a change"):
+        Intervention("bare", change, "kept", (Control("other heads"),), SOURCE)
+
+
+def test_a_theory_names_each_of_its_interventions_once():
+    from dataclasses import replace
+
+    scan = theory("scan_snap")
+    assert "1 intervention" in scan.parts
+    with pytest.raises(ValueError, match="different names"):
+        replace(scan, interventions=scan.interventions * 2)
+
+
+def test_the_kind_of_their_rows():
+    row = Measurement("scan_snap", "intervention", "keys", -0.1)
+    assert Measurement.from_json(row.to_json()) == row
+    assert row.scope == "these data"

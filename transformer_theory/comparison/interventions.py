@@ -1,0 +1,243 @@
+"""The interventions of theories in one network of a user, on the user's inputs.
+
+Attention is changed in the forward pass as a theory names it, and beside it in matched random ways
+(:mod:`~..core.intervention`). The rows say what the task's own measure loses (:mod:`~..probes.intervene`).
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..core.errors import first_line, nearest
+from ..core.intervention import CONTROL_DRAWS, Intervention, NotChanged
+from ..core.judgement import ONE_NETWORK, Judged, judge
+from ..core.measurement import Measurement
+from ..core.result import Result, provenance
+from ..core.statistics import evenly_spaced, over_seeds
+from ..core.table import Table
+from ..core.theory import Theory
+from ..core.validation import integers, positive
+from ..models.user_model import UserModel, checked
+from ..probes.evaluation import on_device
+from ..probes.forward_pass import NoAttention
+from ..probes.in_use import reserving
+from ..probes.intervene import MINUTES, Sample, batch_size, measure_intervention
+from ..probes.main_input import main_input
+from ..probes.passes import Inputs, count, selected
+from ..theories import choose, list_theories
+from .checks import check_weights, first_pass
+from .user_models import default_samples, limits_of_ids
+
+SAMPLES = 512  # largest number of images or sequences of tokens, if the user names none
+NO_OUTPUTS = "{} must return a tensor of outputs to be measured, got none"
+Names = str | Theory | Iterable[str | Theory] | None
+
+
+@reserving
+def intervene(
+    model: nn.Module | UserModel,
+    inputs: Any = None,
+    interventions: Names = None,
+    *,
+    labels: Any = None,
+    name: str | None = None,
+    draws: int = CONTROL_DRAWS,
+    minutes: float | None = None,
+    device: str | torch.device | None = None,
+    max_samples: int | None = None,
+    seed: int = 0,
+    special_ids: Collection[int] | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Result:
+    """Changes the attention of a network as theories say, and measures what its outputs lose.
+
+        tt.intervene(network, images, "scan_snap", labels=labels).table
+
+    Args:
+        model: network; an :class:`.UserModel` brings its inputs and labels.
+        inputs: ids ``[n, seq]``, images ``[n, c, h, w]`` or tokens ``[n, seq, dim]``; or several of them by
+            the name of the argument.
+        interventions: ``"theory/name"``, a theory or its name, or several of them. None: all.
+        labels: class of each sequence, ``[n]``; the measures are then accuracy and loss. Without them it is
+            the next-token loss of a causal language model, or the agreement of the outputs with those of the
+            unchanged network.
+        name: name of the network. None: the name of its type.
+        draws: largest number of draws of each control.
+        minutes: time of all interventions. Controls are drawn on fewer sequences, or fewer of them, if it
+            does not suffice. None: :data:`~..probes.intervene.MINUTES`.
+        device: device on which the network runs; it returns to its own. None: where the network is.
+        max_samples: largest number of sequences, evenly spaced. None: :data:`SAMPLES`, or fewer for ids.
+        seed: seed of inputs, structures and draws.
+        special_ids: see :func:`.probe`.
+        progress: receives a line per step.
+    Returns:
+        Rows of kind "intervention". For each intervention and each measure (coordinate "measure") there is
+        the paired difference, changed less unchanged, with its interval over samples and the draws of each
+        control as nulls; and the measure without and with the change (coordinate "attention"). An
+        intervention that the network has no place for has one row with the reason.
+    Raises:
+        NotChanged: one intervention was chosen, and it changed no attention, bit for bit; among several,
+            its row has the reason.
+        ValueError: an intervention is unknown, weights are not finite, inputs or labels do not fit
+            (:func:`.checked`), or the network raises on them or returns no tensor.
+    """
+    if not isinstance(model, nn.Module | UserModel):
+        raise ValueError(
+            f"model must be a torch.nn.Module, got {type(model).__name__}; build or load the network first"
+        )
+    integers(draws=draws)
+    minutes = MINUTES if minutes is None else minutes
+    positive(minutes=minutes)
+    chosen = chosen_interventions(interventions)
+    deadline = time.monotonic() + 60 * minutes
+    user = (
+        model
+        if isinstance(model, UserModel)
+        else checked(model, inputs, labels, name=name or type(model).__name__)
+    )
+    if user.inputs is None:
+        raise ValueError(f"{user.name} must have inputs to be measured on, got none; pass a tensor [n, ...]")
+    network = user.network
+    check_weights(network, user.name)
+    data, classes = _with_labels(user.inputs, user.labels)
+    which = evenly_spaced(count(data), max_samples or _samples(network, data))
+    data, classes = selected(data, which), None if classes is None else classes[which]
+    rows: list[Measurement] = []
+    with on_device(network, device):
+        outputs = first_pass(user, data)
+        if outputs is None or not outputs.ndim:
+            raise ValueError(NO_OUTPUTS.format(user.name))
+        limits = limits_of_ids(network, data, special_ids)
+        data, targets = _targets(network, data, classes, outputs, limits, special_ids)
+        reason = ""
+        try:
+            sample = Sample(data, targets, batch_size(network, data))
+        except (NoAttention, ValueError) as error:
+            sample, reason = Sample(data, targets, 1), first_line(error)
+        for number, (theory, intervention) in enumerate(chosen):
+            seconds = (deadline - time.monotonic()) / (len(chosen) - number)
+            try:
+                if reason:
+                    raise NoAttention(reason)
+                rows += measure_intervention(
+                    network,
+                    sample,
+                    theory.name,
+                    intervention,
+                    limits=limits,
+                    name=user.name,
+                    draws=draws,
+                    seconds=seconds,
+                    deadline=deadline,
+                    seed=seed,
+                    progress=progress,
+                )
+            except NotChanged as error:
+                if len(chosen) == 1:
+                    raise
+                rows.append(_missing(theory, intervention, user.name, error))
+            except ValueError as error:
+                rows.append(_missing(theory, intervention, user.name, error))
+    settings = {
+        "model": user.name,
+        "class": type(network).__name__,
+        "sequences": count(data),
+        "labels": 0 if classes is None else len(classes.unique()),
+        "causal": bool(limits),
+        "interventions": [f"{theory.name}/{intervention.name}" for theory, intervention in chosen],
+        "draws": draws,
+        "minutes": minutes,
+        "seed": seed,
+    }
+    sources = tuple(dict.fromkeys(intervention.source for _, intervention in chosen))
+    return Result("intervene", settings, Table(rows), sources=sources, provenance=provenance(seed=seed))
+
+
+def judged_interventions(result: Result) -> list[Judged]:
+    """Judges the interventions of a result as one family of tests: of each the effect on its first measure.
+
+    The reason of an effect that is not tested, such as a network at chance, is that of its row.
+    """
+    chosen: dict[tuple[str, str], Measurement] = {}
+    for row in result.table.select(kind="intervention", at={"attention": ""}):
+        chosen.setdefault((row.theory, row.quantity), row)
+    found = judge([(over_seeds([row]), [row]) for row in chosen.values()], ONE_NETWORK)
+    return [
+        replace(each, reason=each.rows[0].note)
+        if each.outcome == "not tested" and each.rows[0].note
+        else each
+        for each in found
+    ]
+
+
+def chosen_interventions(names: Names) -> tuple[tuple[Theory, Intervention], ...]:
+    """Returns interventions with their theories, in the order of the argument.
+
+    Args:
+        names: ``"theory/name"``, a theory or its name, or several of them. None: all.
+    Raises:
+        ValueError: a theory or an intervention is unknown, or a theory has none.
+    """
+    if names is None:
+        return tuple((theory, one) for theory in list_theories() for one in theory.interventions)
+    known = {
+        f"{theory.name}/{one.name}": (theory, one)
+        for theory in list_theories()
+        for one in theory.interventions
+    }
+    found: dict[str, tuple[Theory, Intervention]] = {}
+    for name in [names] if isinstance(names, str | Theory) else names:
+        if isinstance(name, str) and "/" in name:
+            if name not in known:
+                raise ValueError(f"unknown intervention {name!r}{nearest(name, known)}")
+            found[name] = known[name]
+            continue
+        (theory,) = choose([name])
+        if not theory.interventions:
+            having = ", ".join(each.name for each in list_theories() if each.interventions)
+            raise ValueError(f"{theory.name} has no interventions; theories with interventions: {having}")
+        found |= {f"{theory.name}/{one.name}": (theory, one) for one in theory.interventions}
+    return tuple(found.values())
+
+
+def _missing(theory: Theory, intervention: Intervention, name: str, error: Exception) -> Measurement:
+    """Returns the row of an intervention without a result."""
+    reason = first_line(error)
+    return Measurement(theory.name, "intervention", intervention.name, None, reason=reason, model=name)
+
+
+def _with_labels(data: Inputs, labels: Tensor | None) -> tuple[Inputs, Tensor | None]:
+    """Returns the sequences that have a label, if any has one."""
+    if labels is None or not bool((labels >= 0).any()):
+        return data, None
+    which = (labels >= 0).nonzero().squeeze(1)
+    return selected(data, which), labels[which]
+
+
+def _samples(network: nn.Module, data: Inputs) -> int:
+    tensors: Sequence[Tensor] = [data] if isinstance(data, Tensor) else list(data.values())
+    ids = not any(tensor.is_floating_point() for tensor in tensors)
+    return default_samples(network, ids=True) if ids else SAMPLES
+
+
+def _targets(
+    network: nn.Module,
+    data: Inputs,
+    labels: Tensor | None,
+    outputs: Tensor,
+    limits: dict[str, int],
+    special_ids: Collection[int] | None,
+) -> tuple[Inputs, Tensor | None]:
+    """Returns the inputs with what their outputs are compared with: classes, next ids, or nothing."""
+    if labels is not None and outputs.ndim == 2 and 0 <= int(labels.max()) < outputs.shape[1]:
+        return data, labels.cpu()
+    main = main_input(network, data, special_ids=special_ids) if limits else ""
+    if isinstance(main, str):
+        return data, None
+    ids = main.data.cpu()
+    following = torch.cat([ids[:, 1:], torch.full_like(ids[:, :1], -1)], 1)
+    return main.inputs(main.data), following

@@ -1,0 +1,266 @@
+r"""Interventions: a theory names a structure, and says what removing it does to the outputs.
+
+    A [batch, heads, queries, keys] weights,  V [batch, heads, keys, dim] values,
+    output = A V    becomes    output = A' V',    (A', V') = change(A, V, queries, keys, scores)
+
+in every attention of a network; or, in every block, Z^{l+1} = block(Z^l) becomes change(Z^l, Z^{l+1}). Beside
+the change that the theory names stand matched changes, which are drawn at random (:class:`Control`): as many
+keys, as much weight, as many heads. If the theory is right, the named change alters the task's measure less
+("kept") or more ("broken") than matched ones do.
+
+The functions of this module are what most changes are made of: sets of keys in every row of the weights, and
+random orders of the keys.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Generator, Tensor
+
+from .sources import Source
+
+CONTROL_DRAWS = 99
+"""Draws of a control: p reaches 1/100."""
+
+
+class NotChanged(ValueError):
+    """An intervention changed no weight and no value of any attention, bit for bit: it has no result."""
+
+
+@dataclass(frozen=True)
+class Attended:
+    """What one attention of a network computes in one forward pass.
+
+    Attributes:
+        layer: number of the block in the order of execution, from 0.
+        first_head: number of heads in earlier attentions of the same block.
+        sequences: number of sequences of the batch. A module that cuts sequences into windows has several
+            rows ``windows`` for each of them.
+        query, key: ``[windows, heads, tokens, head_dim]``; keys that several heads share are repeated.
+        value: ``[windows, heads, keys, value_dim]``.
+        weights: ``[windows, heads, queries, keys]``, in float32 or a wider dtype. Rows sum to one; a row
+            without an allowed key is zero.
+        scale: factor of the product of queries and keys in the scores; None if it is unknown, or if scores
+            are another function of it.
+        mask: True for the keys that a query may attend to, of the shape of the weights. Padding is not
+            allowed.
+        generator: random generator of the draw, on the device of the weights.
+        structure: what :attr:`Intervention.choose` chose, or a control drew in its place; None otherwise.
+        labels: class of each sequence, ``[sequences]``, while a structure is chosen; None otherwise, and
+            where there are none.
+    """
+
+    layer: int
+    first_head: int
+    sequences: int
+    query: Float[Tensor, "windows heads q head_dim"]
+    key: Float[Tensor, "windows heads k head_dim"]
+    value: Float[Tensor, "windows heads n value_dim"]
+    weights: Float[Tensor, "windows heads q n"]
+    scale: float | None
+    mask: Bool[Tensor, "windows heads q k"]
+    generator: Generator
+    structure: Any = None
+    labels: Int[Tensor, " sequences"] | None = None
+
+    @property
+    def scores(self) -> Float[Tensor, "windows heads q n"]:
+        """Logarithms of the weights: the scores, up to a number for each row, whatever their scale and bias.
+        A weight that underflows counts as the smallest normal number; blocked keys have -inf.
+        """
+        smallest = torch.finfo(self.weights.dtype).tiny
+        return self.weights.clamp_min(smallest).log().masked_fill(~self.mask, -torch.inf)
+
+    def with_weights(self, weights: Float[Tensor, "windows heads q n"]) -> "Attended":
+        """Returns the attention with other weights."""
+        return replace(self, weights=weights)
+
+    def with_output(self, output: Float[Tensor, "windows heads q value_dim"]) -> "Attended":
+        """Returns the attention with this product of weights and values: identity and output."""
+        q = output.shape[-2]
+        eye = torch.eye(q, dtype=self.weights.dtype, device=output.device)
+        return replace(self, weights=eye.expand(*output.shape[:2], q, q), value=output)
+
+    def of_next(self, x: Shaped[Tensor, "windows *rest"]) -> Shaped[Tensor, "windows *rest"]:
+        """Returns x of the next sequence of the batch, at the same place.
+
+        Raises:
+            ValueError: the batch has one sequence.
+        """
+        if self.sequences < 2:
+            raise ValueError("what another sequence has needs a batch of at least two, got one")
+        return x.roll(len(x) // self.sequences, 0)
+
+
+@dataclass(frozen=True)
+class BlockPass:
+    """What one block of a network computes in one forward pass.
+
+    Attributes:
+        layer: number of the block in the order of execution, from 0.
+        tokens: residual stream before the block, ``[batch, seq, dim]``, padding included.
+        output: residual stream at its end, of the same shape.
+        again: ``(tokens, weights) -> output``: runs the unchanged block on tokens of this shape, with
+            ``weights`` in place of its parameters of these names.
+        name, module: qualified name of the block, and the block.
+        attention: qualified name of its first module with attention.
+        generator: random generator of the draw, on the device of the tokens.
+        structure, labels: as for :class:`Attended`.
+    """
+
+    layer: int
+    tokens: Float[Tensor, "batch seq dim"]
+    output: Float[Tensor, "batch seq dim"]
+    again: Callable[..., Float[Tensor, "batch seq dim"]]
+    name: str
+    module: Any
+    attention: str
+    generator: Generator
+    structure: Any = None
+    labels: Int[Tensor, " batch"] | None = None
+
+    def with_output(self, output: Float[Tensor, "batch seq dim"]) -> "BlockPass":
+        """Returns the block with another output."""
+        return replace(self, output=output)
+
+
+Change = Callable[[Any], Any]
+"""Function from what an attention (:class:`Attended`) or a block (:class:`BlockPass`) computes to the same
+with other weights, values or outputs."""
+
+
+@dataclass(frozen=True)
+class Control:
+    """Changes that match the one of an intervention, drawn at random.
+
+    Attributes:
+        kind: what is drawn, in words, e.g. "as many random keys".
+        change: the change, which draws from :attr:`Attended.generator`. None: that of the intervention, with
+            another structure.
+        structure: ``(chosen, generator) -> structure``: draws a structure of equal size in place of the
+            chosen one. Draws are repeated until they differ from each other; if there are few such
+            structures, the control has few draws.
+        draws: number of draws.
+    """
+
+    kind: str
+    change: Change | None = None
+    structure: Callable[[Any, Generator], Any] | None = None
+    draws: int = CONTROL_DRAWS
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Inputs that an intervention makes itself.
+
+    Attributes:
+        ids: sequences, ``[n, seq]``.
+        targets: the id that follows each of them, ``[n, seq]``; negative where none is scored.
+        structure: what is changed in them, such as places, if there is nothing to choose.
+    """
+
+    ids: Int[Tensor, "n seq"]
+    targets: Int[Tensor, "n seq"]
+    structure: Any = None
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """A change of all attention of a network, and what a theory predicts of it.
+
+    Attributes:
+        name: name, e.g. "keys that hold 90 % of the weight".
+        change: the change.
+        site: what is changed: every "attention" (:class:`Attended`) or every "block" (:class:`BlockPass`).
+        predicts: "kept" if the theory says that the task's measure loses less than by a control, "broken" if
+            it loses more.
+        controls: matched random changes; the first one is tested, further ones may match it.
+        source: passage of the literature that names the structure.
+        choose: ``read -> structure``, where ``read(function)`` runs the network on one half of the inputs and
+            calls the function with the :class:`Attended` of each attention, or the :class:`BlockPass` of each
+            block. The structure, such as a set of
+            heads, is removed and scored on the other half. None: there is nothing to choose.
+        inputs: ``(limits, generator) -> inputs``, for causal language models; ``limits`` has "vocabulary" and
+            "length", the longest sequence. None: the inputs of the caller.
+    Raises:
+        ValueError: there is no control, or a control has neither a change nor a structure.
+    """
+
+    name: str
+    change: Change
+    predicts: Literal["kept", "broken"]
+    controls: tuple[Control, ...]
+    source: Source
+    choose: Callable[[Callable[[Callable[[Attended], None]], None]], Any] | None = None
+    inputs: Callable[[dict[str, int], Generator], Inputs] | None = None
+    site: Literal["attention", "block"] = "attention"
+
+    def __post_init__(self):
+        if not self.controls:
+            raise ValueError(f"{self.name} must have a control, got none")
+        for control in self.controls:
+            nothing = control.structure is None or (self.choose is None and self.inputs is None)
+            if control.change is None and nothing:
+                raise ValueError(
+                    f"the control {control.kind!r} of {self.name} must have a change, or a structure in "
+                    "place of a chosen one, got neither"
+                )
+
+
+def of_last_block(read: Callable[[Callable[[BlockPass], None]], None]) -> list[BlockPass]:
+    """Returns what the last block of a network computes of each batch, for :attr:`Intervention.choose`."""
+    found: list[BlockPass] = []
+
+    def add(block: BlockPass) -> None:
+        if found and block.layer < found[-1].layer:
+            return
+        if found and block.layer > found[-1].layer:
+            found.clear()
+        found.append(block)
+
+    read(add)
+    return found
+
+
+# rows of weights
+
+
+def normalised(weights: Float[Tensor, "*rows k"]) -> Float[Tensor, "*rows k"]:
+    """Returns non-negative weights whose rows sum to one; a row of zeros stays."""
+    total = weights.sum(-1, keepdim=True)
+    return weights / torch.where(total > 0, total, 1.0)
+
+
+def random_order(attended: Attended) -> Int[Tensor, "windows heads q k"]:
+    """Draws an order of the keys of every row, the allowed ones first: entry i is the i-th key."""
+    mask = attended.mask
+    numbers = torch.rand(mask.shape, generator=attended.generator, device=mask.device)
+    return numbers.masked_fill(~mask, 2.0).argsort(-1)
+
+
+def at_random(
+    attended: Attended, counts: Int[Tensor, "windows heads q"]
+) -> Bool[Tensor, "windows heads q k"]:
+    """Draws as many allowed keys of every row as ``counts`` says; True for the keys that are drawn."""
+    order = random_order(attended)
+    first = torch.arange(order.shape[-1], device=order.device) < counts[..., None]
+    return torch.zeros_like(attended.mask).scatter(-1, order, first) & attended.mask
+
+
+def in_every_row(
+    attended: Attended, weights: Float[Tensor, "windows heads q k"]
+) -> Float[Tensor, "windows heads q k"]:
+    """Permutes the weights of every row among its allowed keys at random, which keeps their entropy."""
+    allowed_first = (~attended.mask).to(torch.uint8).sort(dim=-1, stable=True).indices
+    return torch.zeros_like(weights).scatter(-1, random_order(attended), weights.gather(-1, allowed_first))
+
+
+def largest_mass(weights: Float[Tensor, "*rows k"], share: float) -> Bool[Tensor, "*rows k"]:
+    """Returns the fewest keys of every row that together hold the share of its weight."""
+    values, order = weights.sort(dim=-1, descending=True, stable=True)
+    before = values.cumsum(-1) - values
+    keep = (before < share * weights.sum(-1, keepdim=True)) & (values > 0)
+    return torch.zeros_like(keep).scatter(-1, order, keep)

@@ -1,0 +1,399 @@
+"""Forward passes in which attention is changed.
+
+    with changed_attention(model, change) as changed:
+        outputs = model(inputs)
+
+A ``TorchFunctionMode`` recognises attention as the probe does (:mod:`.forward_pass`): calls of torch's
+attention functions, attention written out as softmax(Q K^T) V, and calls of other kernels through the
+registry of ``transformers``. The change receives weights and values of each attention
+(:class:`~..core.intervention.Attended`). Where it changes neither, bit for bit, the output of the model's own
+kernel stays; elsewhere the product of the new weights and values takes its place. With ``site="block"`` the
+change receives what goes into a block and comes out (:class:`~..core.intervention.BlockPass`), and hooks
+replace its output. No parameter, buffer or module is touched.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from ..core.intervention import Attended, BlockPass, Change, NotChanged
+from .attention_calls import CALLS, MULTI_HEAD
+from .emission import Call
+from .evaluation import device_of, evaluation
+from .explicit import FOLLOWED, ExplicitCall, Softmaxes
+from .flow import operation, tensors_in
+from .forward_pass import NoAttention
+from .modules import Blocks, check_stored, first_tensor, named, original_of
+from .padding import zeros_at_padding
+from .projections import in_order
+from .redirect import Redirect, aside, eager, in_this_thread
+from .registry import RegistryCall, observed_registry
+
+NOT_FOUND = (
+    "no attention was found in {} that can be changed; choose such an implementation of the model "
+    "(transformers: attn_implementation='sdpa' or 'eager')"
+)
+NO_BLOCK = (
+    "no block of {} is a module that receives tokens and returns as many of the same size, so that no block "
+    "can be changed"
+)
+CACHES = {"past_key_value": None, "past_key_values": None, "layer_past": None, "use_cache": False}
+AXES = (
+    "the attention of {} has the leading axes {}, in which the {} sequences of the batch are not found, so "
+    "that it is not changed"
+)
+
+
+@contextlib.contextmanager
+def changed_attention(
+    model: nn.Module,
+    change: Change,
+    *,
+    site: Literal["attention", "block"] = "attention",
+    seed: int = 0,
+    structure: Any = None,
+) -> Iterator["ChangedAttention"]:
+    """Changes all attention, or all blocks, of a model inside a ``with`` statement, in evaluation mode and
+    without gradients.
+
+    Afterwards the model is as before: parameters, buffers, and the mode of every module. A change that only
+    reads, and returns what it receives, leaves all outputs as they are to the last bit.
+
+    Args:
+        model: any module, compiled, wrapped or neither, whose inputs are batches ``[n, ...]``. The block must
+            call the model itself, not a copy.
+        change: the change of each attention or block.
+        site: what is changed.
+        seed: seed of :attr:`.Attended.generator`, which starts at the first pass of the block.
+        structure: value of :attr:`.Attended.structure`.
+    Yields:
+        Numbers of attentions or blocks that were found and changed so far.
+    Raises:
+        NoAttention: a forward pass ran, and no attention was found in it, or no block that can be changed.
+        ValueError: another thread is measuring the model, its parameters have no values, the sequences of the
+            batch are not found in an attention, or new weights are not finite.
+    """
+    check_stored(model, type(original_of(model)).__name__)
+    generator = torch.Generator(device_of(model)).manual_seed(seed)
+    changed = ChangedAttention(model, change, generator, structure, blocks=site == "block")
+    redirect = Redirect(model, "forward", changed.run)
+    try:
+        with evaluation(model):
+            yield changed
+    finally:
+        redirect.close()
+    if changed.passes and not changed.found:
+        attended = changed.with_blocks and changed.layer >= 0
+        raise NoAttention((NO_BLOCK if attended else NOT_FOUND).format(changed.name))
+
+
+def check_changed(changed: "ChangedAttention", name: str) -> None:
+    """Checks that an intervention changed the forward passes of a block.
+
+    Raises:
+        NotChanged: no weight and no value, or no output of a block, changed, bit for bit.
+    """
+    if not changed.changed:
+        what = f"no output in {changed.found} blocks"
+        if not changed.with_blocks:
+            what = f"no weight and no value in {changed.found} attentions"
+        raise NotChanged(f"{name} changed {what} of {changed.name}, bit for bit, so that it was not applied")
+
+
+@dataclass
+class _Place:
+    """A module that is running, with its name, and its arguments if blocks are changed."""
+
+    name: str
+    args: tuple = ()
+    kwargs: dict | None = None
+
+
+class ChangedAttention(TorchFunctionMode):
+    """The forward passes of a block, see :func:`changed_attention`.
+
+    Attributes:
+        found: number of attentions or blocks in all passes.
+        changed: number of them whose weights, values or outputs were changed.
+        passes: number of forward passes.
+        labels: class of each sequence of the next pass, which the change receives.
+    """
+
+    def __init__(
+        self, model: nn.Module, change: Change, generator: Generator, structure: Any, *, blocks: bool
+    ):
+        super().__init__()
+        self.with_blocks, self.labels = blocks, None
+        self.model, self.change, self.generator, self.structure = model, change, generator, structure
+        self.name = type(original_of(model)).__name__
+        self.found = self.changed = self.passes = 0
+        self.modules = {module: name for name, module in named(model)}
+
+    def run(self, original: Callable, args: tuple, kwargs: dict) -> Any:
+        """Calls the original method of the model with changed attention, and returns its output."""
+        inputs = first_tensor(args, kwargs)
+        self.sequences = 1 if inputs is None or not inputs.ndim else len(inputs)
+        self.softmaxes, self.blocks = Softmaxes(), Blocks(self.modules)
+        self.stack = [_Place("")]
+        self.layer, self.block, self.heads, self.repeating = -1, "", 0, False
+        self.attending: dict[str, _Place] = {}  # modules with attention in the present block
+        self.passes += 1
+        handles = []
+        enter, leave = in_this_thread(self._enter), in_this_thread(self._leave)
+        try:
+            for module in self.modules:
+                if module is not self.model and not isinstance(module, torch.jit.ScriptModule):
+                    handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+                    handles.append(module.register_forward_hook(leave, always_call=True))
+            with (
+                zeros_at_padding(self.modules, args, kwargs),
+                eager(),
+                observed_registry(self._around_registry),
+                self,
+            ):
+                return original(*args, **kwargs)
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _enter(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        given = (args, kwargs) if self.with_blocks else ()
+        self.stack.append(_Place(self.modules[module], *given))
+
+    def _leave(self, module: nn.Module, args: tuple, output: Any) -> Any:
+        place = self.stack.pop()
+        # a block is left after its attention; members of no list are attention modules themselves
+        inside = self.with_blocks and not self.repeating and self.layer >= 0 and self.attending
+        if inside and place.name == self.block and place.name not in self.attending:
+            with aside():
+                return self._of_block(module, place, output)
+        return None
+
+    # operations
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func in CALLS:
+            output = func(*args, **kwargs)
+            with aside():
+                return self._of_call(func, args, kwargs, output)
+        name = operation(func).name
+        inputs = list(tensors_in(args, kwargs)) if name in FOLLOWED else []
+        if not inputs or not self.softmaxes.concerns(name, inputs):
+            return func(*args, **kwargs)
+        output = func(*args, **kwargs)
+        with aside():
+            call = self.softmaxes.record(func, args, kwargs, output)
+            return output if call is None else self._of_product(name, args, call, output)
+
+    def _of_call(self, func: Callable, args: tuple, kwargs: dict, output: Any) -> Any:
+        """Returns the output of one of torch's attention functions, changed."""
+        call = CALLS[func](*args, **kwargs)
+        if func is not functional.multi_head_attention_forward:
+            new = self._changed(call, output.shape[:-2])
+            return output if new is None else new.reshape(output.shape).to(output.dtype)
+        tokens, weights = output
+        found = self._changed(call, call.query.shape[:2])
+        if found is None:
+            return output
+        given = MULTI_HEAD.bind(*args, **kwargs).arguments
+        # [batch, heads, tokens, dim] -> [tokens, batch, heads * dim]
+        joined = found.permute(2, 0, 1, 3).flatten(2).to(tokens.dtype)
+        new = functional.linear(joined, given["out_proj_weight"], given["out_proj_bias"])
+        return new.reshape(tokens.shape), weights
+
+    def _of_product(self, name: str, args: tuple, call: ExplicitCall, output: Tensor) -> Tensor:
+        """Returns the product of weights and values that a model wrote out, changed."""
+        lead = call.softmax.shape[:-2]
+        new = self._changed(call, lead)
+        if new is None:
+            return output
+        if name == "einsum":
+            # The letters of the weights are those of [*lead, q, k]; the values have one more, which the
+            # output has in any place.
+            weights, out = self._letters(args[0], call)
+            letter = next(letter for letter in out if letter not in weights)
+            new = in_order(new, weights[:-1] + letter, out)
+        return new.reshape(output.shape).to(output.dtype)
+
+    @staticmethod
+    def _letters(equation: str, call: ExplicitCall) -> tuple[str, str]:
+        """Returns the letters of the weights and of the output in an einsum of weights and values."""
+        inputs, _, out = equation.replace(" ", "").partition("->")
+        first, second = inputs.split(",")
+        summed = next(letter for letter in first if letter in second and letter not in out)
+        # The queries are in the output and in the weights alone; the weights end with queries and keys.
+        return (first if first[-1] == summed and first[-2] not in second else second), out
+
+    def _around_registry(
+        self, function: Callable, record: Callable[[], RegistryCall], args: tuple, kwargs: dict
+    ) -> Any:
+        """Calls a function of transformers' registry, and changes its output unless the operations in it were
+        recognised as attention.
+        """
+        before = self.found
+        output = function(*args, **kwargs)
+        if self.found > before:
+            return output
+        with aside():
+            tokens = first_tensor((output,), {})
+            call = record()
+            new = None if tokens is None else self._changed(call, call.query.shape[:2])
+            if new is None or tokens is None:
+                return output
+            new = new.transpose(1, 2).reshape(tokens.shape).to(tokens.dtype)
+            return (new, *output[1:]) if isinstance(output, tuple) else new
+
+    # blocks
+
+    def _of_block(self, module: nn.Module, place: _Place, output: Any) -> Any:
+        """Returns the changed output of a block; None if the change leaves it, or the module is no map of
+        tokens to tokens.
+        """
+        kwargs = place.kwargs or {}
+        tokens, new = first_tensor(place.args, kwargs), first_tensor((output,), {})
+        if tokens is None or new is None or tokens.ndim != 3 or tokens.shape != new.shape:
+            return None
+        n = self.sequences
+        swapped = len(tokens) != n and tokens.shape[1] == n
+
+        def batch_first(x: Tensor) -> Tensor:
+            return x.transpose(0, 1) if swapped else x
+
+        def again(other: Tensor, weights: Mapping[str, Tensor] | None = None) -> Tensor:
+            arguments = [batch_first(other) if x is tokens else x for x in place.args]
+            named = {key: batch_first(other) if x is tokens else x for key, x in kwargs.items()}
+            named |= {key: value for key, value in CACHES.items() if key in named}
+            self.repeating = True
+            try:
+                if weights is None:
+                    repeated = module.forward(*arguments, **named)
+                else:
+                    repeated = functional_call(module, dict(weights), tuple(arguments), named)
+                found = first_tensor((repeated,), {})
+            finally:
+                self.repeating = False
+            assert found is not None  # as in the first run
+            return batch_first(found.detach())
+
+        self.found += 1
+        before = batch_first(new.detach())
+        passed = BlockPass(
+            layer=self.layer,
+            tokens=batch_first(tokens.detach()),
+            output=before,
+            again=again,
+            name=place.name,
+            module=module,
+            attention=next(iter(self.attending)),
+            generator=self.generator,
+            structure=self.structure,
+            labels=self.labels,
+        )
+        changed = self.change(passed).output
+        if _same(changed, before):
+            return None
+        if not bool(changed.isfinite().all()):
+            raise ValueError(
+                f"changed outputs must be finite, got NaN or infinity in {place.name}, layer {self.layer}"
+            )
+        self.changed += 1
+        changed = batch_first(changed).to(new.dtype)
+        return (changed, *output[1:]) if isinstance(output, tuple) else changed
+
+    # attention
+
+    def _changed(self, call: Call, lead: torch.Size) -> Float[Tensor, "..."] | None:
+        """Returns the changed output of an attention, ``[*lead, q, value_dim]`` up to a reshape; None if the
+        change leaves weights and values as they are.
+
+        Args:
+            call: the attention.
+            lead: leading axes of its output.
+        """
+        if self.repeating:
+            return None
+        place = self.stack[-1]
+        first_head = self._place(place)
+        if self.with_blocks:
+            return None
+        weights = call.weights().detach()
+        shaped, back = self._axes(weights.shape[:-2], lead, place.name)
+        everywhere = torch.ones((), dtype=torch.bool, device=weights.device)
+        allowed = everywhere if call.allowed is None else call.allowed
+        attended = Attended(
+            layer=self.layer,
+            first_head=first_head,
+            sequences=self.sequences,
+            query=shaped(call.query.detach()),
+            key=shaped(call.key.detach()),
+            value=shaped(call.value.detach()),
+            weights=shaped(weights),
+            scale=None if getattr(call, "softcap", None) is not None else call.scale,
+            mask=shaped(allowed.expand(weights.shape)),
+            generator=self.generator,
+            structure=self.structure,
+            labels=self.labels,
+        )
+        self.found += 1
+        self.heads = first_head + attended.weights.shape[1]
+        new = self.change(attended)
+        if _same(new.weights, attended.weights) and _same(new.value, attended.value):
+            return None
+        if not bool(new.weights.isfinite().all()):
+            raise ValueError(
+                f"changed weights must be finite, got NaN or infinity in {place.name or self.name}, layer "
+                f"{self.layer}"
+            )
+        self.changed += 1
+        return back(new.weights @ new.value.to(new.weights.dtype))
+
+    def _place(self, place: _Place) -> int:
+        """Finds the layer of an attention, and returns the number of heads before it in its block."""
+        block = self.blocks.name_of(place.name)
+        if self.layer < 0 or block != self.block or self.attending.get(place.name, place) is not place:
+            self.layer, self.block, self.heads = self.blocks.number(block), block, 0
+            self.attending = {}
+        self.attending[place.name] = place
+        return self.heads
+
+    def _axes(self, shape: torch.Size, lead: torch.Size, name: str) -> tuple[Callable, Callable]:
+        """Returns functions from tensors of a call to ``[windows, heads, ...]``, and back.
+
+        A single leading axis, batch first, is split; of two, the first is the batch, unless only the second
+        one can be.
+
+        Args:
+            shape: leading axes of the weights.
+            lead: leading axes of the output.
+            name: name of the module.
+        """
+        n = self.sequences
+        if len(lead) == 1 and lead[0] % n == 0:
+            shape = torch.Size((n, lead[0] // n))
+        elif len(lead) > 2:
+            shape = torch.Size((lead[:-1].numel(), lead[-1]))
+        elif len(lead) == 0:
+            shape = torch.Size((1, 1))
+        swapped = len(lead) == 2 and shape[0] % n > 0 and shape[1] % n == 0
+        if shape[0] % n and not swapped:
+            raise ValueError(AXES.format(name or self.name, list(lead), n))
+
+        def shaped(x: Tensor) -> Tensor:
+            x = x.reshape(*shape, *x.shape[-2:])
+            return x.transpose(0, 1) if swapped else x
+
+        return shaped, lambda x: x.transpose(0, 1) if swapped else x
+
+
+def _same(new: Tensor, old: Tensor) -> bool:
+    """Whether two tensors are the same to the last bit."""
+    return new is old or (new.shape == old.shape and bool((new == old).all()))

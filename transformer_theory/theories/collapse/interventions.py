@@ -1,0 +1,41 @@
+r"""What rank collapse says of a network: without skip connections its tokens become one.
+
+A block maps Z to Z + F(Z). With half of each skip connection the output is
+
+.. math:: \tfrac12 Z + F(Z).
+
+The control moves each token as far, by half of its length, in a random direction. Source:
+:cite:t:`dong2021attention`.
+"""
+
+import torch
+
+from ...core.intervention import BlockPass, Control, Intervention
+from ...core.sources import Source
+
+SCALE = 0.5  # of every skip connection
+
+
+def scaled_skip(block: BlockPass) -> BlockPass:
+    """Scales what the skip connections carry."""
+    return block.with_output(block.output - (1 - SCALE) * block.tokens)
+
+
+def random_direction(block: BlockPass) -> BlockPass:
+    """Moves each token as far, in a random direction."""
+    tokens = block.tokens
+    noise = torch.randn(tokens.shape, generator=block.generator, device=tokens.device, dtype=tokens.dtype)
+    length = (1 - SCALE) * torch.linalg.vector_norm(tokens, dim=-1, keepdim=True)
+    return block.with_output(block.output + length * torch.nn.functional.normalize(noise, dim=-1))
+
+
+INTERVENTIONS = (
+    Intervention(
+        name="skip connections times 1/2",
+        change=scaled_skip,
+        predicts="broken",
+        controls=(Control("tokens moved as far in random directions", random_direction),),
+        source=Source("dong2021attention", status="own"),
+        site="block",
+    ),
+)

@@ -1,0 +1,85 @@
+r"""What CRATE says of its attention: it stands for the exact step of compression along its subspaces.
+
+With the coordinates :math:`W_k` of the tokens in the subspace of head k, the exact gradient step adds
+:math:`-\kappa\beta (I + A_k)^{-1} W_k` with :math:`A_k = \beta W_k W_k^\top`, and attention stands for
+
+.. math:: W_k - (I + A_k)^{-1} W_k = A_k (I + A_k)^{-1} W_k .
+
+This replaces the output of each head, in the norm that the attention of all its tokens has: for tokens of
+layer norm the eigenvalues of A are in the hundreds, so that the step is about :math:`W_k` itself, much longer
+than an average of tokens (:func:`.gradient_error`). The control is the same step in subspaces that a random
+rotation of all coordinates mixes among the heads. The distortion is that of the papers, :math:`\varepsilon =
+1/2`. Source: :cite:t:`yu2023white`.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ...core.intervention import Attended, Control, Intervention
+from ...core.sources import Source
+
+EPS = 0.5
+
+
+def exact(attended: Attended) -> Attended:
+    """Replaces attention by the exact step."""
+    return _of_own_norm(attended, _step(_coordinates(attended)))
+
+
+def rotated(attended: Attended) -> Attended:
+    """Replaces attention by the exact step in rotated subspaces."""
+    W = _coordinates(attended)
+    heads, p = W.shape[1], W.shape[-1]
+    normal = torch.randn(heads * p, heads * p, generator=attended.generator, device=W.device, dtype=W.dtype)
+    rotation = torch.linalg.qr(normal).Q
+    mixed = W.transpose(1, 2).flatten(2) @ rotation
+    step = _step(mixed.unflatten(2, (heads, p)).transpose(1, 2))
+    back = step.transpose(1, 2).flatten(2) @ rotation.mT
+    return _of_own_norm(attended, back.unflatten(2, (heads, p)).transpose(1, 2))
+
+
+def _of_own_norm(attended: Attended, output: Float[Tensor, "windows heads n p"]) -> Attended:
+    """Gives the output of each head the Frobenius norm of its attention."""
+    own = torch.linalg.matrix_norm(attended.weights @ _coordinates(attended), keepdim=True)
+    return attended.with_output(
+        output * own / torch.linalg.matrix_norm(output, keepdim=True).clamp_min(1e-30)
+    )
+
+
+def _coordinates(attended: Attended) -> Float[Tensor, "windows heads n p"]:
+    """Returns the coordinates of the tokens.
+
+    Raises:
+        ValueError: queries, keys and values are not the same, or a key is blocked.
+    """
+    value = attended.value
+    same = value.shape == attended.query.shape and all(
+        bool((x == value).all()) for x in (attended.query, attended.key)
+    )
+    if not same:
+        raise ValueError(
+            "the exact step needs equal queries, keys and values, as in CRATE, got different ones"
+        )
+    if not bool(attended.mask.all()):
+        raise ValueError("the exact step needs attention to all tokens, got a mask or padding")
+    return value.to(attended.weights.dtype)
+
+
+def _step(W: Float[Tensor, "windows heads n p"]) -> Float[Tensor, "windows heads n p"]:
+    r"""Returns :math:`A (I + A)^{-1} W = W (I + B)^{-1} B` with :math:`B = \beta W^\top W`."""
+    n, p = W.shape[-2:]
+    B = p / (n * EPS**2) * W.mT @ W
+    eye = torch.eye(p, dtype=W.dtype, device=W.device)
+    return W @ torch.linalg.solve(eye + B, B)
+
+
+INTERVENTIONS = (
+    Intervention(
+        name="attention replaced by the exact step",
+        change=exact,
+        predicts="kept",
+        controls=(Control("exact steps in rotated subspaces", rotated),),
+        source=Source("yu2023white", status="own"),
+    ),
+)

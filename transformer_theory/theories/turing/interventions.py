@@ -1,0 +1,72 @@
+r"""What finite precision says of a network: rounding can exchange the two largest scores only where they are
+close.
+
+A query is a *close call* if its two largest scores differ by less than the distance of neighbouring bfloat16
+numbers (:func:`.resolution`). There the weights of these two keys are exchanged, as rounding may do. The
+control exchanges the two largest weights of as many other queries of the same head and sequence. A network
+that chooses one key per query breaks at close calls, as a compiled machine does; with soft weights that are
+nearly equal it loses nothing. Source: :cite:t:`perez2021attention`.
+"""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ...core.intervention import Attended, Control, Intervention
+from ...core.sources import Source
+from .in_networks import resolution
+
+
+def close_calls(attended: Attended) -> Bool[Tensor, "windows heads q"]:
+    """Finds the queries whose two largest scores rounding to bfloat16 can exchange.
+
+    Raises:
+        ValueError: the scale of the scores is not known, so that their size is not.
+    """
+    if attended.scale is None:
+        raise ValueError("the rounding of scores depends on their scale, which is not known")
+    if attended.weights.shape[-1] < 2:
+        return torch.zeros(attended.weights.shape[:-1], dtype=torch.bool, device=attended.weights.device)
+    # differences of logarithms are those of the scores, whatever bias was added to them
+    two = attended.scores.topk(2)
+    products = (attended.query @ attended.key.mT).to(attended.weights.dtype) * attended.scale
+    size = products.gather(-1, two.indices).abs().amax(-1)
+    return (two.values[..., 0] - two.values[..., 1] < resolution(size)) & two.values[..., 1].isfinite()
+
+
+def exchanged(attended: Attended) -> Attended:
+    """Exchanges the two largest weights of close calls."""
+    return attended.with_weights(_exchanged(attended.weights, close_calls(attended)))
+
+
+def exchanged_elsewhere(attended: Attended) -> Attended:
+    """Exchanges the two largest weights of as many other queries of each head and sequence; of fewer, if
+    there are no more.
+    """
+    close = close_calls(attended)
+    several = attended.mask.sum(-1) > 1
+    numbers = torch.rand(close.shape, generator=attended.generator, device=close.device)
+    rank = numbers.masked_fill(close | ~several, 2.0).argsort(-1).argsort(-1)
+    drawn = (rank < close.sum(-1, keepdim=True)) & ~close & several
+    return attended.with_weights(_exchanged(attended.weights, drawn))
+
+
+def _exchanged(
+    weights: Float[Tensor, "windows heads q k"], where: Bool[Tensor, "windows heads q"]
+) -> Float[Tensor, "windows heads q k"]:
+    if weights.shape[-1] < 2:
+        return weights
+    two = weights.topk(2)
+    swapped = weights.scatter(-1, two.indices, two.values.flip(-1))
+    return torch.where(where[..., None], swapped, weights)
+
+
+INTERVENTIONS = (
+    Intervention(
+        name="two largest scores exchanged at close calls",
+        change=exchanged,
+        predicts="kept",
+        controls=(Control("exchanged for as many other queries", exchanged_elsewhere),),
+        source=Source("perez2021attention", status="own"),
+    ),
+)

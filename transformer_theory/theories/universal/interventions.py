@@ -1,0 +1,41 @@
+r"""What a contextual mapping says of a network: the context that attention adds to a token matters.
+
+In every attention, weights and values become those of the next sequence of the batch: each token receives the
+context of another input, while its own vector stays in the stream. The control adds to the output of each
+query and head a vector of the same length in a random direction. Another context is a possible one, so a
+network that reads contexts must be misled by it more than by a direction that says nothing. Source:
+:cite:t:`yun2020transformers`.
+"""
+
+from dataclasses import replace
+
+import torch
+
+from ...core.intervention import Attended, Control, Intervention
+from ...core.sources import Source
+
+
+def other_context(attended: Attended) -> Attended:
+    """Exchanges weights and values for those of the next sequence."""
+    return replace(
+        attended, weights=attended.of_next(attended.weights), value=attended.of_next(attended.value)
+    )
+
+
+def random_direction(attended: Attended) -> Attended:
+    """Moves the output of each query as far as :func:`other_context` does, in a random direction."""
+    own = attended.weights @ attended.value.to(attended.weights.dtype)
+    distance = torch.linalg.vector_norm(attended.of_next(own) - own, dim=-1, keepdim=True)
+    noise = torch.randn(own.shape, generator=attended.generator, device=own.device, dtype=own.dtype)
+    return attended.with_output(own + distance * torch.nn.functional.normalize(noise, dim=-1))
+
+
+INTERVENTIONS = (
+    Intervention(
+        name="context of another sequence",
+        change=other_context,
+        predicts="broken",
+        controls=(Control("as long changes in random directions", random_direction),),
+        source=Source("yun2020transformers", status="own"),
+    ),
+)

@@ -11,8 +11,8 @@ from torch import nn
 
 from transformer_theory.core.metric import Activations
 from transformer_theory.theories.chain_of_thought import in_networks, ladder, vocabulary
-from transformer_theory.theories.chain_of_thought.claims import steps
 from transformer_theory.theories.chain_of_thought.arithmetic import Arithmetic
+from transformer_theory.theories.chain_of_thought.claims import steps
 from transformer_theory.theories.chain_of_thought.dynamic import LIS, EditDistance
 from transformer_theory.theories.chain_of_thought.in_networks import GAP, IN_NETWORKS, TASK, ChainGap
 from transformer_theory.theories.chain_of_thought.tasks import Sample, majority

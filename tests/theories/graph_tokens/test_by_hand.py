@@ -231,14 +231,14 @@ def test_heads_are_learnt_on_graphs_of_eight_to_ten_nodes(name: str, monkeypatch
 @pytest.mark.parametrize("kind", [identifiers.Laplacian, identifiers.Orthonormal])
 def test_numbers_of_columns_below_one_and_other_numbers_are_refused(kind, kept):
     """-1 would leave the last column out, and 0 all of them."""
-    with pytest.raises((ValueError, TypeError), match="kept must be (at least 1|an integer), got"):
+    with pytest.raises((ValueError, TypeError), match=r"kept must be (at least 1|an integer), got"):
         kind(kept=kept)(networkx.path_graph(4), torch.Generator())
 
 
 @pytest.mark.parametrize("width", [0, -2, 5.0, True])
 @pytest.mark.parametrize("kind", [identifiers.RandomUnit, identifiers.Orthonormal])
 def test_numbers_of_dimensions_below_one_and_other_numbers_are_refused(kind, width):
-    with pytest.raises((ValueError, TypeError), match="width must be (at least 1|an integer), got"):
+    with pytest.raises((ValueError, TypeError), match=r"width must be (at least 1|an integer), got"):
         kind(width=width)(networkx.path_graph(4), torch.Generator())
 
 

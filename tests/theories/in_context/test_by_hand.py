@@ -467,7 +467,7 @@ def test_selection_is_shown_beside_the_best_strength_on_all_examples(monkeypatch
 @pytest.mark.parametrize("spoilt", ["value of the first head", "value of the second head", "weights"])
 @pytest.mark.parametrize("masked", [False, True])
 def test_sequences_without_finite_outputs_are_left_out_if_there_are_more_keys_than_queries(spoilt, masked):
-    """Three queries and five keys; the second of three sequences is spoilt, and a key of the first is none."""
+    """Three queries and five keys; the second of three sequences is spoilt; a key of the first is none."""
     query = torch.randn(3, 2, 3, 4, generator=generator(1), dtype=torch.float64)
     key, value = (torch.randn(3, 2, 5, 4, generator=generator(s), dtype=torch.float64) for s in (2, 3))
     query[0, 1], key[0, 1, 4] = query[0, 1].abs(), -math.inf

@@ -97,7 +97,7 @@ def test_rows_compare_the_last_prediction_of_each_run_with_the_change_of_the_dat
 
 
 def test_the_clock_is_judged_by_the_token_that_is_farthest_from_the_orbit(monkeypatch):
-    """Against scipy's solution of dv/dt = Delta e^{v^2/2} / sum of x e^{v^2/2}, for an orbit that is given."""
+    """Against scipy's solution of dv/dt = Delta e^{v^2/2} / sum of x e^{v^2/2}; the orbit is given."""
     seen = {}
 
     def clock(discriminancy, frequency, r):

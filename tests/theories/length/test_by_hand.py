@@ -497,3 +497,25 @@ def test_the_weight_of_the_gap_is_judged_by_the_worst_query_of_all_lengths(wrong
     right = seen[wrong][1][1]
     weights = [1 / (1 + (wrong - 1) * math.exp(-g)) for g in (right, right + 0.5)]
     assert found == pytest.approx(weights[1] / weights[0] - 1)
+
+
+def evenly(n: int, chosen: int) -> list[int]:
+    return [round(i * (n - 1) / (chosen - 1)) for i in range(chosen)]
+
+
+def test_sequences_that_are_measured_lie_evenly_between_the_first_and_the_last():
+    """Of forty, 32 have a gap; sixteen are joined, the first eight of them with the others."""
+    found = attention(40)
+    gaps = rows_of(ScoreGaps(), found)
+    shares = [row for row in rows_of(KeptShare(), found) if row.quantity == KEPT]
+    scores = 0.5 * np.einsum("bhqd,bhkd->bhqk", found.query.numpy(), found.key.numpy())
+    for head in (0, 1):
+        ordered = np.sort(scores[evenly(40, 32), head].reshape(-1, 7), 1)
+        ratios = (ordered[:, -1] - np.log(np.exp(ordered[:, :-1]).mean(1))) / math.log(6)
+        assert next(row for row in gaps if row.head == head).value == pytest.approx(ratios.mean(), rel=1e-4)
+        rows, kept = evenly(40, 16), []
+        for first, second in zip(rows, rows[8:] + rows[:8]):
+            query, key = found.query[first, head].numpy(), found.key[:, head].numpy()
+            own, other = (np.exp(0.5 * query @ key[place].T).sum(1) for place in (first, second))
+            kept.append(own / (own + other))
+        assert shares[head].value == pytest.approx(np.mean(kept), rel=1e-4)

@@ -253,8 +253,8 @@ def test_random_mutants_are_counted_and_shown_with_their_place():
     page = ledger([], (THEORY,), random=record, fresh=fresh)
     score = section(page, "Random mutants")
     assert (
-        "Of 3 others (seed 48), against which no test was written, claims detect 0 and tests 1: "
-        "33\N{NO-BREAK SPACE}%; the rest was not examined for equivalent ones. Of 8 of a former sample "
+        "Of 3 others (seed 48), run before tests of their kind were written, claims detect 0 and tests 1: "
+        "33\N{NO-BREAK SPACE}%, equivalent ones included. Of 8 of a former sample "
         "(seed 46) 75\N{NO-BREAK SPACE}% were detected, before tests of their kind were written. `python"
     ) in score
     assert "| all | 5 | 1 | 1 | 1 | 0 | 2 | 50\N{NO-BREAK SPACE}% | 25\N{NO-BREAK SPACE}% |" in score
@@ -263,6 +263,8 @@ def test_random_mutants_are_counted_and_shown_with_their_place():
     assert "line 7: `, dim=0` left out, in `return a * b[0]`; 3 slower tests did not run\n" in score
     assert score.rstrip().endswith(f"Equivalent:\n\n- {place}: a is 0")
     assert "(seed 47)" in score
+    some = ledger([], (THEORY,), random=record, fresh=fresh | {"mutants": mutants[1:]})
+    assert "and tests 1: 33\N{NO-BREAK SPACE}%, not counting equivalent ones (1). Of 8" in some
     assert "### Random mutants" not in ledger([], (THEORY,))
 
 

@@ -102,7 +102,7 @@ def ledger(
             verification are listed as such.
         mutants: record of the mutants that were written by hand; None leaves its section out.
         random: record of the mutants that were drawn by a program; None leaves its section out.
-        fresh: record of another sample, against which no test was written; None leaves its sentence out.
+        fresh: record of another sample, run before tests of its kind were written; None leaves it out.
     Raises:
         ValueError: a claim was verified in several documents.
     """
@@ -287,18 +287,19 @@ def _random(record: Document, theories: Sequence[Theory]) -> dict[str, Any]:
 
 
 def _fresh(record: Document) -> str:
-    """Returns a sentence about the sample against which no test was written."""
+    """Returns a sentence about the sample that was run before tests of its kind were written."""
     counts = Counter(one["outcome"] for one in record["mutants"])
-    detected, total = counts["claims"] + counts["tests"], counts.total()
+    detected, total, equivalent = counts["claims"] + counts["tests"], counts.total(), counts["equivalent"]
     former = "".join(
         f" Of {one['mutants']} of a former sample (seed {one['seed']}) "
         f"{_share(one['detected'], one['mutants'])} were detected, before tests of their kind were written."
         for one in record.get("former", ())
     )
     return (
-        f"Of {total} others (seed {record['seed']}), against which no test was written, claims detect "
-        f"{counts['claims']} and tests {counts['tests']}: {_share(detected, total)}; the rest was not "
-        f"examined for equivalent ones.{former}"
+        f"Of {total} others (seed {record['seed']}), run before tests of their kind were written, claims "
+        f"detect {counts['claims']} and tests {counts['tests']}: {_share(detected, total - equivalent)}"
+        + (f", not counting equivalent ones ({equivalent})." if equivalent else ", equivalent ones included.")
+        + former
     )
 
 

@@ -10,6 +10,7 @@ import torch
 from transformer_theory.core.metric import Activations
 from transformer_theory.core.statistics import permutations
 from transformer_theory.theories.attention_svm import in_networks, on_data
+from transformer_theory.theories.attention_svm.claims import graph
 from transformer_theory.theories.attention_svm.in_networks import AlignmentMetric, alignment
 
 
@@ -84,3 +85,68 @@ def test_the_accuracy_of_the_head_on_held_out_inputs():
     orders = permutations(30, 19).numpy()
     assert row.null.draws == pytest.approx([np.mean(sign.numpy()[o] == predicted.numpy()) for o in orders])
     assert (row.side, row.n, row.split) == (">=", 30, "validation")
+
+
+def test_next_tokens_are_learnt_on_the_sizes_and_steps_of_the_assumptions(monkeypatch):
+    """Eight unit vectors in ten dimensions; 1,600 steps of length .1, measured after half of them, and 100 of
+    length .01.
+    """
+    drawn, seen = [], []
+
+    def sequences(**sizes):
+        drawn.append(sizes)
+        return random_sequences(**sizes)
+
+    def part(graph, embeddings, ids, labels):
+        drawn.append(embeddings)
+        assert ids.shape == (10, 4)
+        return torch.full((10, 10), 0.01 if len(drawn) < 3 else 1.0).double()
+
+    def descent(instance, state, *, steps: int, rate: float = 0.1, loss):
+        seen.append((steps, rate))
+        return SimpleNamespace(W=len(seen) * torch.ones(10, 10).double())
+
+    random_sequences = graph.random_sequences
+    monkeypatch.setattr(graph, "random_sequences", sequences)
+    monkeypatch.setattr(graph, "finite_part", part)
+    monkeypatch.setattr(graph, "normalised_descent", descent)
+    run = graph._descend(generator(5))
+    (sizes, first, again, second) = drawn  # the first finite part is too small
+    for each in (sizes, again):
+        each.pop("generator")
+        assert each == {"sequences": 10, "length": 4, "tokens": 8, "last": 2, "cyclic": True}
+    assert first is second
+    assert first.shape == (8, 10)
+    assert first.norm(dim=1).tolist() == pytest.approx([1.0] * 8)
+    assert seen == [(800, 0.1), (800, 0.1), (100, 0.01)]
+    assert (float(run.half[0, 0]), float(run.W[0, 0]), float(run.finite[0, 0])) == (1.0, 3.0, 1.0)
+
+
+def test_both_distances_of_next_token_prediction():
+    """The basis spans two of nine coordinates: the direction is compared outside of it, the finite part in
+    it, relative to its norm.
+    """
+    rng = np.random.default_rng(6)
+    half, W, finite, target = (rng.normal(size=(3, 3)) for _ in range(4))
+    finite.flat[2:] = 0
+    parts = [torch.from_numpy(each) for each in (half, W)]
+    basis = torch.eye(9)[:2].double()
+    run = graph._Run(*parts, basis.view(2, 3, 3), torch.from_numpy(finite), None, None)
+    inside = np.zeros((3, 3))
+    inside.flat[:2] = 1
+
+    def distance(W: np.ndarray) -> float:
+        outside = W * (1 - inside)
+        return 1 - (outside * target).sum() / np.linalg.norm(outside) / np.linalg.norm(target)
+
+    def error(W: np.ndarray, share: float) -> float:
+        return np.linalg.norm(W * inside - share * finite) / np.linalg.norm(finite)
+
+    found = run.distance(torch.from_numpy(target))
+    assert (found.value, found.detail["distance before"]) == pytest.approx((distance(W), distance(half)))
+    assert found.detail["norm"] == pytest.approx(np.linalg.norm(W))
+    for share in (1.0, 0.0):
+        found = run.error(share)
+        expected = (error(W, share), error(half, share))
+        assert (found.value, found.detail["distance before"]) == pytest.approx(expected)
+        assert found.detail["norm"] == pytest.approx(np.linalg.norm(finite))

@@ -407,3 +407,27 @@ def test_rate_and_cross_entropy_of_a_gaussian_encoder():
     entropy = np.mean([(np.log(t * np.sqrt(2 * np.pi)) + (each / t) ** 2 / 2).sum() for each in error])
     found = model.terms(*(torch.from_numpy(each) for each in (x, y, noise)))
     assert [float(each.detach()) for each in found] == pytest.approx([rate, entropy])
+
+
+@pytest.mark.parametrize(
+    ("n", "classes", "reason"),
+    [
+        (16, 8, ""),
+        (15, 7, "needs 16 samples, got 15: the bias would exceed the information"),
+        (16, 9, "needs two samples per class on average"),
+        (20, 10, ""),
+        (21, 11, "needs two samples per class on average"),
+        (16, 2, ""),
+        (16, 1, "needs two classes"),
+    ],
+)
+def test_blocks_need_two_words_two_classes_and_two_samples_of_each(monkeypatch, n, classes, reason: str):
+    codes, labels = np.arange(n) % 2, np.arange(n) % classes
+    rows, seen, *_ = measured_words(codes, labels, monkeypatch, 0)
+    if reason:
+        (row,) = rows
+        assert (row.value, row.reason, row.n) == (None, reason, n)
+    else:
+        assert seen["k"] == 2
+        _, relevance, _ = rows
+        assert relevance.value == pytest.approx(corrected(codes, labels))

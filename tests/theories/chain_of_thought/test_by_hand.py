@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,10 +11,11 @@ from torch import nn
 
 from transformer_theory.core.metric import Activations
 from transformer_theory.theories.chain_of_thought import in_networks, ladder, vocabulary
+from transformer_theory.theories.chain_of_thought.arithmetic import Arithmetic
 from transformer_theory.theories.chain_of_thought.claims import steps
-from transformer_theory.theories.chain_of_thought.dynamic import LIS
+from transformer_theory.theories.chain_of_thought.dynamic import LIS, EditDistance
 from transformer_theory.theories.chain_of_thought.in_networks import GAP, IN_NETWORKS, TASK, ChainGap
-from transformer_theory.theories.chain_of_thought.tasks import Sample
+from transformer_theory.theories.chain_of_thought.tasks import Sample, majority
 from transformer_theory.theories.chain_of_thought.written import WrittenDecoder
 
 NAMES = dict(enumerate(vocabulary(TASK), 3))
@@ -316,3 +318,46 @@ def test_the_claim_about_written_weights_counts_shares_of_questions(monkeypatch,
     assert asked == [(20, False), (3, "chain")]
     steps.written.function(generator(5), filler=True)
     assert asked[2:] == [(20, True), (3, "filler")]
+
+
+def test_the_claim_about_bounded_steps_takes_the_worst_question_over_two_and_five_places(monkeypatch):
+    """The bounds are those of the statement: two places in arithmetic, five in edit distance."""
+    asked, known = [], iter([1, 4, 15, 3, 2, 3, 20, 5])
+
+    def sensitivity(task, sample, *, chain: bool) -> int:
+        asked.append((str(task), chain))
+        return next(known)
+
+    monkeypatch.setattr(steps, "sensitivity", sensitivity)
+    found = steps.bounded.function(generator(6))
+    tasks = [
+        str(task) for task in (Arithmetic(3, 7), EditDistance(4, 3), Arithmetic(6, 7), EditDistance(8, 3))
+    ]
+    assert found.detail == pytest.approx(dict(zip(tasks, (4 / 2, 15 / 5, 3 / 2, 20 / 5))))
+    assert found.value == pytest.approx(4)
+    assert asked == [(task, True) for task in tasks for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("arithmetic", "other", "worst"),
+    [([8, 13], [11, 10], 0.3), ([9, 8], [10, 7], 0.3), ([5, 8], [10, 10], 0.0), ([10, 8], [11, 10], 0.1)],
+)
+def test_lengths_of_chains_are_compared_with_their_polynomials(monkeypatch, arithmetic, other, worst: float):
+    """An expression may have a shorter chain, another task may not. Polynomials are 10 in both tasks."""
+    tasks = Arithmetic(3, 7), LIS(4, 4)
+    lengths = dict(zip(tasks, (arithmetic, other)))
+    monkeypatch.setattr(steps, "SMALL", tasks[:1])
+    monkeypatch.setattr(steps, "LARGE", tasks[1:])
+    monkeypatch.setattr(
+        steps, "draw_samples", lambda task, n, _: [Sample((), ("1",) * each, ()) for each in lengths[task]]
+    )
+    ten = SimpleNamespace(chain_length=lambda question: 10)
+    found = steps.length.function(generator(), bounds=(ten, ten))
+    assert found.value == pytest.approx(worst)
+    expected = max(0.0, max(arithmetic) / 10 - 1), max(abs(each / 10 - 1) for each in other)
+    assert tuple(found.detail.values()) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("answers", "expected"), [("2113", "1"), ("2112", "2"), ("1221", "1"), ("3", "3")])
+def test_of_answers_that_are_equally_frequent_the_first_one_is_taken(answers: str, expected: str):
+    assert majority([Sample((), (), (each,)) for each in answers]) == (expected,)

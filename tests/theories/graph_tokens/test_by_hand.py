@@ -9,7 +9,7 @@ import torch
 
 from transformer_theory.core.table import collect
 from transformer_theory.data.graphs import Graphs
-from transformer_theory.theories.graph_tokens import ladder, layers, on_data
+from transformer_theory.theories.graph_tokens import identifiers, ladder, layers, on_data
 
 FIXED = 4_019_217_653  # seed of all fixed numbers of the package
 
@@ -212,16 +212,46 @@ def test_heads_are_learnt_on_graphs_of_eight_to_ten_nodes(name: str, monkeypatch
     (rung,) = (rung for rung in ladder.LADDER.rungs if rung.name == name)
     seen, drawn = [], []
 
-    def train(identifiers, *, generator: torch.Generator, **settings):
-        seen.append((identifiers, settings))
+    def train(kind, *, generator: torch.Generator, **settings):
+        seen.append((kind, settings))
         return lambda batch: torch.full((4, 15, 100, 100), 0.01, dtype=torch.float64).log()
 
     monkeypatch.setattr(ladder, "train_heads", train)
     monkeypatch.setattr(ladder, "draw_batch", lambda *settings: drawn.append(settings[:4]))
     monkeypatch.setattr(ladder, "null_overlaps", lambda *_: (0.1, 0.2))
     row, worst = rung.measure(torch.Generator().manual_seed(0))
-    ((identifiers, settings),) = seen
+    ((kind, settings),) = seen
     assert settings == {"sizes": (8, 9, 10), "width": 10, "steps": 300}
-    assert drawn == [(10, 4, identifiers, 10)]
+    assert drawn == [(10, 4, kind, 10)]
     assert (row.n, worst.n) == (4, 4)
     assert row.null.draws == pytest.approx((0.1, 0.2))
+
+
+@pytest.mark.parametrize("kept", [0, -1, 2.0, True])
+@pytest.mark.parametrize("kind", [identifiers.Laplacian, identifiers.Orthonormal])
+def test_numbers_of_columns_below_one_and_other_numbers_are_refused(kind, kept):
+    """-1 would leave the last column out, and 0 all of them."""
+    with pytest.raises((ValueError, TypeError), match=r"kept must be (at least 1|an integer), got"):
+        kind(kept=kept)(networkx.path_graph(4), torch.Generator())
+
+
+@pytest.mark.parametrize("width", [0, -2, 5.0, True])
+@pytest.mark.parametrize("kind", [identifiers.RandomUnit, identifiers.Orthonormal])
+def test_numbers_of_dimensions_below_one_and_other_numbers_are_refused(kind, width):
+    with pytest.raises((ValueError, TypeError), match=r"width must be (at least 1|an integer), got"):
+        kind(width=width)(networkx.path_graph(4), torch.Generator())
+
+
+@pytest.mark.parametrize("kept", [1, 3, 4])
+def test_the_first_eigenvectors_of_the_normalised_laplacian_are_kept(kept: int):
+    """Of a graph with different degrees and a node without edges; its row of the Laplacian is that of 1."""
+    graph = networkx.Graph([(0, 1), (0, 2), (0, 3), (1, 2)])
+    graph.add_node(4)
+    found = identifiers.Laplacian(kept=kept)(graph, torch.Generator().manual_seed(1)).numpy()
+    A = networkx.to_numpy_array(graph)
+    root = np.diag([1 / np.sqrt(3), 1 / np.sqrt(2), 1 / np.sqrt(2), 1, 0])
+    L = np.eye(5) - root @ A @ root
+    values = np.linalg.eigvalsh(L)[:kept]
+    assert found.shape == (5, kept)
+    assert L @ found == pytest.approx(found * values, abs=1e-9)
+    assert found.T @ found == pytest.approx(np.eye(kept), abs=1e-9)

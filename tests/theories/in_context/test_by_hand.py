@@ -459,3 +459,40 @@ def test_selection_is_shown_beside_the_best_strength_on_all_examples(monkeypatch
     risks = [detail[f"strength {strength}"] for strength in (0.003, 0.03, 0.3)]
     found = algorithms.selection.function(generator())
     assert found.value == pytest.approx(found.detail["selected"] / min(risks))
+
+
+# ---- parts without finite numbers, and claims
+
+
+@pytest.mark.parametrize("spoilt", ["value of the first head", "value of the second head", "weights"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_sequences_without_finite_outputs_are_left_out_if_there_are_more_keys_than_queries(spoilt, masked):
+    """Three queries and five keys; the second of three sequences is spoilt; a key of the first is none."""
+    query = torch.randn(3, 2, 3, 4, generator=generator(1), dtype=torch.float64)
+    key, value = (torch.randn(3, 2, 5, 4, generator=generator(s), dtype=torch.float64) for s in (2, 3))
+    query[0, 1], key[0, 1, 4] = query[0, 1].abs(), -math.inf
+    infinite = np.zeros((3, 2, 3, 5), bool)
+    infinite[0, 1, :, 4] = True
+    mask = torch.tensor([[1, 1, 0, 1, 1], [1, 1, 1, 1, 0], [1, 0, 1, 1, 1]]).bool() if masked else None
+    found = activations(query, key, value, mask[None, None] if masked else None, infinite)
+    if spoilt == "weights":
+        found.weights[1, 1, 2, 3] = math.nan
+    else:
+        value[1, int("second" in spoilt), 2, 1] = math.inf
+    metric = DualShare()
+    metric.update(found)
+    allowed = (np.ones((3, 5), bool) if mask is None else mask.numpy()) & ~infinite
+    with np.errstate(all="ignore"):
+        scores = np.where(infinite, 0.0, np.einsum("bhqd,bhkd->bhqk", query.numpy(), key.numpy()))
+    for head, row in enumerate(metric.compute()):
+        inner = own = other = 0.0
+        for b in (0, 2):
+            v, keys = value[b, head].numpy(), allowed[b, head]
+            output = found.weights[b, head].numpy() @ v - keys @ v / keys.sum(1, keepdims=True)
+            dual = dual_by_hand(scores[b, head], v, keys)
+            inner, own, other = (
+                inner + (output * dual).sum(),
+                own + (output**2).sum(),
+                other + (dual**2).sum(),
+            )
+        assert row.value == pytest.approx(inner**2 / (own * other))

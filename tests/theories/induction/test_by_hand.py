@@ -13,6 +13,7 @@ from torch import nn
 from transformer_theory import induction
 from transformer_theory.core.metric import Activations
 from transformer_theory.theories.induction import chains, ladder, learning, memory
+from transformer_theory.theories.induction.claims import heads
 from transformer_theory.theories.induction.in_networks import (
     IN_NETWORKS,
     CopyingScore,
@@ -496,3 +497,94 @@ def test_without_weights_or_without_sequences_there_is_no_positional_share(weigh
     assert metric.statistics(empty) is None
     metric.update(empty)
     assert list(metric.compute()) == []
+
+
+# ---- heads that are hardly any, training, claims
+
+
+@pytest.mark.parametrize(
+    ("entries", "measured"),
+    [
+        ([3.0, 2.0], True),
+        ([3.0, 0.0], False),
+        ([0.0, -2.0], False),
+        ([3.0, math.nan], False),
+        ([3.0, math.inf], False),
+    ],
+)
+def test_every_head_must_have_a_matrix_that_is_not_zero(entries: list[float], measured: bool):
+    """Two heads whose matrix has one entry, on the diagonal: the copying score is its sign."""
+    metric, parts = CopyingScore(), torch.zeros(2, 2, 3, 2, dtype=torch.float64)
+    parts[:, 1, 0, 0], parts[:, 1, 1, 1], parts[:, 0, 1, 1] = 1.0, 1.0, torch.tensor(entries)
+    metric.sums[(-1,)], metric.sums[0, 0] = torch.eye(3).double(), parts
+    rows = list(metric.compute())
+    if measured:
+        assert [row.value for row in rows] == [1.0, 1.0]
+    else:
+        (row,) = rows
+        assert row.value is None
+        assert "W_V, W_O, W_E or W_U is zero or not finite" in row.reason
+
+
+def test_a_matrix_of_the_smallest_number_is_not_zero():
+    metric, parts = CopyingScore(), torch.zeros(1, 2, 3, 2, dtype=torch.float64)
+    parts[:, 1, 0, 0], parts[:, 1, 1, 1], parts[:, 0, 1, 1] = 1.0, 1.0, -5e-324
+    metric.sums[(-1,)], metric.sums[0, 0] = torch.eye(3).double(), parts
+    assert [row.value for row in metric.compute()] == [-1.0]
+
+
+@pytest.mark.parametrize("patterns", [True, False], ids=["patterns", "chains"])
+def test_networks_are_trained_by_adam_with_their_rate_clip_and_schedule(monkeypatch, patterns: bool):
+    """A single weight has a gradient. Of repeated patterns its size is at most 1, at the rate .004, which
+    falls in the last fifth; of chains it is not cut, and the rate of .01 rises over 100 steps and falls
+    along a cosine.
+    """
+    sizes, steps = [5.0, -0.3, 1.4, 0.8, -1.7, 0.2, -0.6, 3.0, 1.1, -0.5], 10
+    path, left = [], iter(sizes)
+
+    def loss(model, batch):
+        return next(left) * model.positions[0, 0]
+
+    def measure(step, model):
+        path.append(float(model.positions[0, 0]))
+
+    monkeypatch.setattr(learning, "repeated_loss", loss)
+    monkeypatch.setattr(learning, "chain_loss", loss)
+    train = learning.train_induction if patterns else learning.train_chains
+    train(1, steps=steps, generator=generator(2), measured=range(steps + 1), measure=measure)
+    mean = square = 0.0
+    weight = path[0]
+    for step, size in enumerate(sizes):
+        g = max(-1.0, min(1.0, size)) if patterns else size
+        mean, square = 0.9 * mean + 0.1 * g, 0.999 * square + 0.001 * g**2
+        moved = mean / (1 - 0.9 ** (step + 1)) / (math.sqrt(square / (1 - 0.999 ** (step + 1))) + 1e-8)
+        flat = 0.004 * (1.0 if step < 8 else 5 * (1 - step / 10))
+        wave = 0.01 * (step + 1) / 100 * (1 + math.cos(math.pi * step / 10)) / 2
+        weight -= (flat if patterns else wave) * moved
+        assert path[step + 1] - path[0] == pytest.approx(weight - path[0], rel=1e-3, abs=1e-7)
+
+
+def test_the_claim_about_the_positional_share_measures_scores_of_tokens_and_positions():
+    """Scores of 300 sequences, centred over the keys that a query sees: pairs of different sequences over
+    pairs of one and the same.
+    """
+    found, g = heads.positional_share.function(generator(3)), generator(3)
+    sigma = 0.6 + 0.8 * float(torch.rand((), generator=g))
+    e, p, W = (
+        torch.randn(*shape, generator=g, dtype=torch.float64).numpy()
+        for shape in ((300, 24, 48), (24, 48), (6, 48, 48))
+    )
+    x, shares = e + sigma * p, []
+    for matrix in W / 48**0.75:
+        common = own = 0.0
+        scores = x @ matrix @ x.transpose(0, 2, 1) / math.sqrt(48)
+        for q in range(24):
+            seen = scores[:, q, : q + 1]
+            seen = seen - seen.mean(1, keepdims=True)
+            own += (seen**2).sum()
+            common += ((seen.sum(0) ** 2).sum() - (seen**2).sum()) / 299
+        shares.append(common / own)
+    predicted = (sigma**2 / (1 + sigma**2)) ** 2
+    assert found.detail["share"] == pytest.approx(np.mean(shares), rel=1e-9)
+    assert found.detail["predicted"] == pytest.approx(predicted)
+    assert found.value == pytest.approx(abs(np.mean(shares) - predicted), rel=1e-6)

@@ -1,12 +1,17 @@
 """Rebounds, ranks and the rows of the softmax invariant against numbers from numpy, of unequal heads."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
+from scipy.integrate import solve_ivp
 from torch import nn
 
 from transformer_theory.core.metric import Activations
 from transformer_theory.theories.joma import in_networks, on_data
+from transformer_theory.theories.joma.block import zero_block
+from transformer_theory.theories.joma.claims import linear
 from transformer_theory.theories.joma.query_data import SoftmaxRun
 
 
@@ -86,3 +91,53 @@ def test_rows_compare_the_last_prediction_of_each_run_with_the_change_of_the_dat
         assert (row.verdict != "not covered") == covered
     assert (rows[on_data.STILL].value, rows[on_data.STILL].op) == (0.05, "<=")
     assert (rows[on_data.FACTORISES].value, rows[on_data.FACTORISES].op) == (0.02, "<=")
+
+
+# ---- claims
+
+
+def test_the_clock_is_judged_by_the_token_that_is_farthest_from_the_orbit(monkeypatch):
+    """Against scipy's solution of dv/dt = Delta e^{v^2/2} / sum of x e^{v^2/2}; the orbit is given."""
+    seen = {}
+
+    def clock(discriminancy, frequency, r):
+        seen.update(delta=discriminancy.numpy(), x=frequency.numpy(), r=float(r))
+        return torch.tensor([0.9])
+
+    given = np.array([0.3, -0.4, 0.1, 0.2, -0.7, 0.6])
+    monkeypatch.setattr(linear, "normalised_clock", clock)
+    monkeypatch.setattr(linear, "orbit", lambda *_: torch.from_numpy(given)[None])
+    found = linear.slower_clock.function(torch.Generator().manual_seed(3))
+
+    def velocity(_, v: np.ndarray) -> np.ndarray:
+        weight = np.exp(v**2 / 2)
+        return seen["delta"] * weight / (seen["x"] @ weight)
+
+    v = solve_ivp(velocity, (0, 0.9), np.zeros(6), rtol=1e-11, atol=1e-12).y[:, -1]
+    distances = np.abs(v - given)
+    assert found.value == pytest.approx(distances.max(), abs=1e-8)
+    assert distances.max() > 3 * distances.min()
+    assert (found.detail["time"], seen["r"]) == (pytest.approx(0.9), pytest.approx(0.1))
+
+
+@pytest.mark.parametrize("constants", [[1.0, 1.6, 1.2, 1.1, 1.3, 1.4], [1.6, 1.0, 1.2, 1.1, 1.3, 1.4]])
+def test_orbits_are_judged_by_the_ratio_of_the_largest_and_the_smallest_constant(monkeypatch, constants):
+    monkeypatch.setattr(linear, "progress", lambda *_: torch.tensor(constants).double())
+    on_orbit = linear.linear_orbit.function(torch.Generator().manual_seed(1))
+    assert on_orbit.value == pytest.approx(1.6 / 1.0 - 1)
+    left = linear.softmax_leaves_the_orbit.function(torch.Generator().manual_seed(1), steps=3)
+    assert left.value == pytest.approx(1 - 1.0 / 1.6)
+
+
+def test_the_other_tokens_are_judged_by_the_one_that_is_farthest_from_its_limit(monkeypatch):
+    """Token 0 leads and blows up, so it does not count."""
+    lower = torch.tensor([[9.0, 0.5, 0.3, -0.6, 0.2, 0.1]]).double()
+    limit = torch.tensor([0.0, 0.45, 0.4, -0.9, 0.2, 0.1]).double()
+
+    def flow(contexts, *_, halvings: int):
+        assert halvings == 13
+        return dataclasses.replace(zero_block(contexts, units=1), lower=lower)
+
+    monkeypatch.setattr(linear, "flow_towards", flow)
+    monkeypatch.setattr(linear, "limits", lambda _: limit)
+    assert linear.blow_up.function(torch.Generator().manual_seed(2)).value == pytest.approx(0.3)

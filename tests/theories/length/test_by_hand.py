@@ -444,3 +444,78 @@ def test_the_weights_of_a_written_needle_are_means_over_sequences(monkeypatch):
     plain = 1 / (1 + 4095 * math.exp(-gap[16]))
     assert found.detail["4,096 keys, not scaled"] == pytest.approx(plain)
     assert found.value == pytest.approx(min(list(weight.values())[1:]) - weight[16])
+
+
+# ---- how much is measured
+
+
+@pytest.mark.parametrize(("n", "T", "rows"), [(40, 20, 32 * 16), (5, 20, 5 * 16), (40, 7, 32 * 7)])
+def test_gaps_are_measured_at_sixteen_queries_of_32_sequences_and_1024_rows_in_all(n: int, T: int, rows: int):
+    """Of each batch; the third one is not needed if two of them have enough."""
+    metric, found = ScoreGaps(), attention(n, T)
+    assert rows_of(metric, found)[0].n == rows
+    for _ in range(4):
+        metric.update(found)
+    row = next(iter(metric.compute()))
+    assert row.n == min(5 * rows, 1024)
+
+
+@pytest.mark.parametrize(
+    ("n", "T", "rows"), [(40, 20, 16 * 16), (5, 20, 4 * 16), (40, 7, 16 * 7), (17, 16, 256)]
+)
+def test_doubled_keys_are_measured_at_sixteen_queries_of_sixteen_sequences(n: int, T: int, rows: int):
+    """In pairs, so one of five sequences is left out."""
+    assert rows_of(KeptShare(), attention(n, T))[0].n == rows
+
+
+def test_queries_are_drawn_without_replacement_and_in_order():
+    """Every position has the same chance; of up to sixteen all are taken."""
+    chosen = in_networks.random_queries(4000, 20).numpy()
+    assert chosen.shape == (4000, 16)
+    assert (np.diff(chosen, axis=1) > 0).all()
+    assert np.bincount(chosen.flatten(), minlength=20) / 4000 == pytest.approx(np.full(20, 0.8), abs=0.03)
+    for size in (1, 16):
+        assert (in_networks.random_queries(3, size).numpy() == np.arange(size)).all()
+
+
+@pytest.mark.parametrize("wrong", [3, 256])
+def test_the_weight_of_the_gap_is_judged_by_the_worst_query_of_all_lengths(wrong: int):
+    """Up to 32 queries of four lengths. The gap of one query is too large by .5."""
+    seen = {}
+
+    def gap(scores: torch.Tensor) -> torch.Tensor:
+        ordered = np.sort(scores.numpy(), 1)
+        rest = ordered[:, -1:] - ordered[:, :-1]
+        found = -np.log(np.exp(-rest).mean(1))
+        n = scores.shape[1]
+        seen[n] = (len(scores), found.copy())
+        found[1] += 0.5 * (n == wrong)
+        return torch.from_numpy(found)
+
+    found = claims.identity.function(generator(9), gap=gap)
+    assert {n: queries for n, (queries, _) in seen.items()} == {3: 3, 16: 16, 256: 32, 4096: 32}
+    right = seen[wrong][1][1]
+    weights = [1 / (1 + (wrong - 1) * math.exp(-g)) for g in (right, right + 0.5)]
+    assert found == pytest.approx(weights[1] / weights[0] - 1)
+
+
+def evenly(n: int, chosen: int) -> list[int]:
+    return [round(i * (n - 1) / (chosen - 1)) for i in range(chosen)]
+
+
+def test_sequences_that_are_measured_lie_evenly_between_the_first_and_the_last():
+    """Of forty, 32 have a gap; sixteen are joined, the first eight of them with the others."""
+    found = attention(40)
+    gaps = rows_of(ScoreGaps(), found)
+    shares = [row for row in rows_of(KeptShare(), found) if row.quantity == KEPT]
+    scores = 0.5 * np.einsum("bhqd,bhkd->bhqk", found.query.numpy(), found.key.numpy())
+    for head in (0, 1):
+        ordered = np.sort(scores[evenly(40, 32), head].reshape(-1, 7), 1)
+        ratios = (ordered[:, -1] - np.log(np.exp(ordered[:, :-1]).mean(1))) / math.log(6)
+        assert next(row for row in gaps if row.head == head).value == pytest.approx(ratios.mean(), rel=1e-4)
+        rows, kept = evenly(40, 16), []
+        for first, second in zip(rows, rows[8:] + rows[:8]):
+            query, key = found.query[first, head].numpy(), found.key[:, head].numpy()
+            own, other = (np.exp(0.5 * query @ key[place].T).sum(1) for place in (first, second))
+            kept.append(own / (own + other))
+        assert shares[head].value == pytest.approx(np.mean(kept), rel=1e-4)

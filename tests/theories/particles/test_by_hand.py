@@ -17,6 +17,7 @@ from transformer_theory.core.table import collect
 from transformer_theory.data import TokenData
 from transformer_theory.theories import particles
 from transformer_theory.theories.particles import in_networks, ladder, on_data
+from transformer_theory.theories.particles.claims import equiangular, flows
 from transformer_theory.theories.particles.within_between import position_permutations
 
 Pairs = tuple[float, float, float, float]
@@ -426,3 +427,131 @@ def test_the_velocity_of_usa_has_weights_that_do_not_sum_to_one():
     expected = moved - (moved * u).sum(1, keepdims=True) * u
     found = particles.unnormalised_field(torch.from_numpy(x), beta=0.8, value=torch.from_numpy(V))
     assert found.numpy() == pytest.approx(expected)
+
+
+# ---- claims
+
+
+@pytest.mark.parametrize("errors", [(0.25, 0.01), (-0.02, -0.4), (0.0, 0.0)])
+def test_both_rates_of_consensus_are_judged_by_the_larger_error(monkeypatch, errors: tuple[float, float]):
+    """Rates are logarithms of ratios of 1 - cos at two times, in SA at 1 and 2, in USA e^beta times as early.
+    They are 2 and 2 e^beta up to relative errors.
+    """
+    seen, rates = [], []
+
+    def flow(X, field, *, times, tolerance):
+        seen.append((field.func, field.keywords["beta"], times))
+        return len(seen)
+
+    def cosines(number: int) -> torch.Tensor:
+        rates.append(2 * (1 + errors[number - 1]))
+        return 1 - 0.03 * torch.tensor([1.0, math.exp(-rates[-1])], dtype=torch.float64)
+
+    monkeypatch.setattr(equiangular, "flow", flow)
+    monkeypatch.setattr(equiangular, "mean_cosine", cosines)
+    found = equiangular.consensus_rate.function(generator(1))
+    beta = found.detail["beta"]
+    assert 1 <= beta <= 2
+    assert [field for field, *_ in seen] == [particles.softmax_field, particles.unnormalised_field]
+    assert [b for _, b, _ in seen] == [beta, beta]
+    for (*_, times), speed in zip(seen, (1, math.exp(beta))):
+        assert times == pytest.approx((1 / speed, 2 / speed))
+    assert found.value == pytest.approx(max(map(abs, errors)), abs=1e-9)
+    assert found.detail["SA"] == pytest.approx(rates[0])
+    assert found.detail["USA"] == pytest.approx(rates[1] * math.exp(beta))
+    seen.clear()
+    swapped = equiangular.consensus_rate.function(generator(1), swapped=True)
+    expected = [
+        abs((1 + errors[0]) / math.exp(beta) - 1),
+        abs((1 + errors[1]) * math.exp(beta) - 1),
+    ]
+    assert swapped.value == pytest.approx(max(expected))
+
+
+@pytest.mark.parametrize("place", [0, 3, 4])
+def test_the_common_cosine_of_two_tokens_is_judged_at_its_worst_time(monkeypatch, place: int):
+    def cosine(times, *, n, beta):
+        assert (len(times), n, beta) == (5, 2, 0.0)
+        return np.tanh(times) - 0.1 * (np.arange(5) == place) + 0.02 * (np.arange(5) == 1)
+
+    monkeypatch.setattr(equiangular, "common_cosine", cosine)
+    assert equiangular.two_tokens.function(generator(2)) == pytest.approx(0.1)
+
+
+def test_orthogonal_starts_are_judged_by_the_worst_pair_at_the_worst_time(monkeypatch):
+    """Sixteen orthogonal tokens, of which two have come closer at the third of four times."""
+    steps = []
+
+    def flow(X, field, *, times, tolerance):
+        assert X.shape == (16, 20)
+        assert (X @ X.mT).numpy() == pytest.approx(np.eye(16), abs=1e-9)
+        steps.append(times)
+        found = X.expand(4, 16, 20).clone()
+        found[2, 5] = 0.3 * X[9] + math.sqrt(1 - 0.09) * X[5]
+        return found
+
+    monkeypatch.setattr(equiangular, "flow", flow)
+    monkeypatch.setattr(equiangular, "common_cosine", lambda times, **_: np.array([0.0, 0.1, 0.05, 0.2]))
+    for claim in (equiangular.orthogonal_start, equiangular.orthogonal_start_usa):
+        found = claim.function(generator(3))
+        assert found.value == pytest.approx(0.3 - 0.05)
+        assert found.detail["last"] == 0.2
+    assert steps == [pytest.approx([0.5, 1, 2, 4]), pytest.approx([0.1, 0.2, 0.4, 0.8])]
+
+
+@pytest.mark.parametrize(
+    ("share", "start", "expected"), [(0.7, 0.5, 1.0), (1.3, 0.5, 1.3), (0.7, 0.4, 1.25), (0.7, 0.7, 1.4)]
+)
+def test_the_estimate_is_judged_by_its_worst_ratio(monkeypatch, share: float, start: float, expected: float):
+    """One of eighty values of 1 - g is this share of the estimate, the others are half of it; the estimate at
+    t_0 is compared with 1/2 in both directions.
+    """
+    asked = []
+
+    def estimate(t: float, *, n: int, beta: float) -> float:
+        first = n * math.exp(beta) / 2
+        return start if t == pytest.approx(first, rel=1e-12) else start * math.exp(first - t)
+
+    def cosine(times, *, n: int, beta: float):
+        asked.append((n, beta, times))
+        shares = [share if len(asked) == 13 and place == 2 else 0.5 for place in range(4)]
+        return np.array([1 - s * estimate(t, n=n, beta=beta) for s, t in zip(shares, times)])
+
+    monkeypatch.setattr(equiangular, "consensus_estimate", estimate)
+    monkeypatch.setattr(equiangular, "common_cosine", cosine)
+    assert equiangular.estimate.function(generator(4)) == pytest.approx(expected)
+    assert len(asked) == 20
+    assert all(2 <= n <= 32 and 0 <= beta <= 2 for n, beta, _ in asked)
+    assert all(0 <= t - n * math.exp(beta) / 2 <= 10 for n, beta, times in asked for t in times)
+
+
+def test_the_exponent_of_the_number_of_clusters_is_a_slope_over_five_betas(monkeypatch):
+    """From 16 to 81; the counts of sixteen sequences are those of a power with noise."""
+    rng, asked = np.random.default_rng(15), []
+
+    def counts(beta: float, _) -> torch.Tensor:
+        asked.append((beta, beta**0.8 + rng.normal(size=16)))
+        return torch.from_numpy(asked[-1][1])
+
+    monkeypatch.setattr(flows, "_counts", counts)
+    found = flows.square_root.function(generator())
+    betas, means = [beta for beta, _ in asked], [values.mean() for _, values in asked]
+    assert betas == [16, 25, 36, 49, 81]
+    slope = np.polyfit(np.log(betas), np.log(means), 1)[0]
+    assert found.value == pytest.approx(abs(slope - 0.5))
+    assert found.detail == pytest.approx({"slope": slope, **{f"beta {b:g}": m for b, m in zip(betas, means)}})
+    asked.clear()
+    flows.square_root.function(generator(), **flows.square_root.change.changed)
+    assert [beta for beta, _ in asked] == [0.1, 0.25, 0.5, 1.0]
+
+
+@pytest.mark.parametrize("beta", [25.0, 1.0])
+def test_clusters_are_several_if_they_are_two_to_twelve(monkeypatch, beta: float):
+    def counts(given: float, _) -> torch.Tensor:
+        assert given == beta
+        return torch.tensor([1, 2, 3, 12, 13, 5, 1, 30]).double()
+
+    monkeypatch.setattr(flows, "_counts", counts)
+    found = flows.metastable.function(generator(), **({} if beta == 25 else flows.metastable.change.changed))
+    assert found.value == 4 / 8
+    assert found.detail == {"mean": 67 / 8, "smallest": 1, "largest": 30}

@@ -410,3 +410,37 @@ def test_the_control_of_the_limit_has_half_the_weight_of_the_correlation():
     }
     assert min(distance, key=distance.get) == 4.0
     assert distance[4.0] < 0.05 * np.linalg.norm(monte_carlo)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "depth", "batch"),
+    [
+        ("weights trained", "TrainedHeads", 0, 600),
+        ("mini-batches", "TrainedHeads", 0, 64),
+        ("transformer block", "ViT", 1, 64),
+        ("two blocks", "ViT", 2, 64),
+    ],
+)
+def test_rungs_train_as_their_names_say(monkeypatch, name: str, kind: str, depth: int, batch: int):
+    """On half of 1,200 digits, all at once or 64 at a time, for 300 steps at the rate .003; in blocks of
+    width 32 with two heads.
+    """
+    seen = {}
+
+    class Stopped(Exception):
+        pass
+
+    def train(network, first, second, *, generator, **settings):
+        seen.update(network=network, sizes=(len(first), len(second)), settings=settings)
+        raise Stopped
+
+    monkeypatch.setattr(ladder, "train_classifier", train)
+    (rung,) = (rung for rung in ladder.LADDER.rungs if rung.name == name)
+    with pytest.raises(Stopped):
+        list(rung.measure(generator(10)))
+    assert type(seen["network"]).__name__ == kind
+    blocks = getattr(seen["network"], "blocks", ())
+    assert len(blocks) == depth
+    assert all((each.attention.heads, each.attention.head_dim) == (2, 16) for each in blocks)
+    assert seen["settings"] == {"steps": 300, "learning_rate": 3e-3, "batch_size": batch}
+    assert seen["sizes"] == (600, 300)

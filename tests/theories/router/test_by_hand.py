@@ -409,3 +409,70 @@ def test_rungs_train_selectors_as_their_names_say(monkeypatch, name, dim, sees, 
     stored = rung.measure.keywords.get("stored", 0)
     assert stored == (1024 if decay else 0)
     assert different <= 1024 if stored else different == 40 * 32
+
+
+@pytest.mark.parametrize("far", ["straight-through", "REINFORCE"])
+def test_the_gradients_of_a_choice_are_judged_by_the_mean_that_is_farther_from_its_formula(monkeypatch, far):
+    """Gradients of a known mean and of deviation 1 or 2, in units of the standard error of 40,000 draws."""
+    signs = np.where(np.arange(40_000) % 2, 1.0, -1.0)
+    shifts = {"straight-through": (0.03, 1.0), "REINFORCE": (0.012, 2.0)}
+    if far == "REINFORCE":
+        shifts = {"straight-through": (-0.01, 2.0), "REINFORCE": (-0.04, 1.0)}
+
+    def known(name: str):
+        def gradients(delta: float, *, draws: int, temperature: float = 1.0, generator):
+            assert (draws, temperature) == (40_000, 1.0)
+            shift, size = shifts[name]
+            return torch.from_numpy(formulas(delta)[name] + shift + size * signs)
+
+        return gradients
+
+    def formulas(delta: float) -> dict[str, float]:
+        e = math.exp(delta)
+        return {
+            "straight-through": e * ((delta - 2) * e + delta + 2) / (e - 1) ** 3,
+            "REINFORCE": 1 / (2 + e + 1 / e),
+        }
+
+    monkeypatch.setattr(claims, "sampled_gradients", known("straight-through"))
+    monkeypatch.setattr(claims, "score_function_gradients", known("REINFORCE"))
+    found = claims.straight_through_bias.function(generator(2))
+    right = formulas(found.detail["delta"])
+    errors = {name: abs(shift) * 200 / size for name, (shift, size) in shifts.items()}
+    assert found.value == pytest.approx(max(errors.values()), rel=1e-4)
+    assert max(errors, key=errors.get) == far
+    for name, (shift, _) in shifts.items():
+        assert found.detail[name] == pytest.approx(right[name] + shift, rel=1e-6)
+    assert found.detail["exact"] == pytest.approx(right["REINFORCE"])
+    control = claims.straight_through_bias.function(generator(2), relaxed=False)
+    shift, size = shifts["straight-through"]
+    biased = abs(right["straight-through"] + shift - right["REINFORCE"]) * 200 / size
+    assert control.value == pytest.approx(max(biased, errors["REINFORCE"]), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("claim", "changes", "contents", "number"),
+    [
+        (claims.early_penalty, {}, False, "success"),
+        (claims.annealed, {}, False, "success"),
+        (claims.learnt_shortcut, {}, True, "excess"),
+        (claims.learnt_shortcut, {"contents": False}, False, "excess"),
+    ],
+)
+def test_claims_train_24_selectors_that_see_what_the_claim_says(
+    monkeypatch, claim, changes, contents, number
+):
+    """Penalties from the first step need keys alone; the shortcut needs contents."""
+    hit, accuracy = torch.tensor([0.95, 0.5, 0.2]).double(), torch.tensor([0.96, 0.9, 0.8]).double()
+    found, seen = Measured(torch.zeros(3, 1).long(), accuracy, hit, hit / 2), []
+
+    def trained(schedule, *, sees_contents: bool, networks: int, generator: torch.Generator):
+        seen.append((schedule, sees_contents, networks, generator.initial_seed()))
+        return found, None
+
+    monkeypatch.setattr(claims, "train_on_needles", trained)
+    monkeypatch.setattr(claims, "_trained", claims._trained.__wrapped__)
+    value = claim.function(generator(7), **changes).value
+    assert value == pytest.approx(1 / 3 if number == "success" else 0.8 - 1.2 / 2)
+    ((_, *rest),) = seen
+    assert rest == [contents, 24, 7]

@@ -179,3 +179,50 @@ def test_the_control_of_the_sizes_counts_the_leading_order_of_value_layers(k, d,
     assert {name: found.detail[name] for name in counted} == counted
     assert found.value == pytest.approx(n * k ** (d * n) / math.factorial(n) - layers)
     assert networks.size.function(torch.Generator().manual_seed(0)).value == 0
+
+
+def causal(fingerprints: list[list[float]], outputs: list[float], group: list[int]) -> bool:
+    """Whether tokens with these two fingerprints, outputs and inputs are seen as those of a causal block."""
+    metric = universal.Contexts()
+    metric.sums[0, 0] = torch.tensor(outputs)[:, None]
+    metric.finite, metric.group = torch.ones(len(group)).bool(), torch.tensor(group)
+    return metric._causal(torch.tensor(fingerprints, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_sequences_are_equal_up_to_a_billionth_of_the_largest_fingerprint(sign: int):
+    """The block is causal, but of equal sequences nothing can be said. The fingerprints are numbers between
+    whose billionths there is the difference.
+    """
+    difference = 4_503_600 * 2.0**-52
+    large = difference * 1e9
+    while 1e-9 * large < difference:
+        large = np.nextafter(large, 2)
+    small = large - difference
+    assert large - small == difference > 1e-9 * small
+    prefixes, outputs, group = [1.0, 2.0, 1.0, 3.0], [0.5, 1.0, 0.5, 2.0], [0, 1, 0, 2]
+    for other, expected in ((small, False), (np.nextafter(small, 0), True)):
+        whole = [sign * each for each in (large, large, other, other)]
+        assert causal(list(zip(whole, prefixes)), outputs, group) == expected
+
+
+@pytest.mark.parametrize(
+    ("step", "outputs", "expected"),
+    [
+        (1e-10, [0.5, 1.0, 0.5, 2.0], True),
+        (3e-8, [0.5, 1.0, 0.5, 2.0], False),  # no prefix occurs twice
+        (1e-10, [0.5, 1.0, 0.7, 2.0], False),  # the outputs know what follows
+    ],
+)
+def test_prefixes_are_equal_up_to_a_billionth_of_the_largest_one(step, outputs, expected: bool):
+    prefixes = [1e-6, -7.0, 1e-6 + step, 1e-3]
+    assert causal(list(zip([1.0, 1.0, 2.0, 2.0], prefixes)), outputs, [0, 1, 0, 2]) == expected
+
+
+def test_a_prefix_and_an_input_make_a_pair():
+    """Three prefixes, two inputs: the third prefix of the first input is not the first one of the second."""
+    pairs = [(0, 2), (0, 2), (1, 0), (1, 0), (0, 1), (1, 1)]
+    prefixes = [1.0 + number for _, number in pairs]
+    outputs = [0.5, 0.5, 3.0, 3.0, 1.0, 2.0]
+    whole = [1.0, 2.0, 1.0, 2.0, 1.0, 2.0]
+    assert causal(list(zip(whole, prefixes)), outputs, [group for group, _ in pairs])

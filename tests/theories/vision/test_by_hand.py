@@ -572,3 +572,22 @@ def test_weights_that_do_not_fit_the_groups_are_refused(S: torch.Tensor, uncheck
     groups = torch.tensor([0, 1, 1, 0, 2, 2])
     with pytest.raises(ValueError, match="S must be attention weights of shape"):
         vision.group_mass(S.double(), groups)
+
+
+def test_shares_are_computed_where_the_weights_are(monkeypatch):
+    """New tensors lie on torch's default device, here one without values, unless they are told where."""
+    rng = np.random.default_rng(14)
+    weights = rng.dirichlet(np.full(5, 0.5), size=(3, 2, 5))
+    at = np.array([[p // 2, p % 2] for p in range(4)], float)
+    distance = np.linalg.norm(at[:, None] - at, axis=-1)
+    near = torch.from_numpy((distance == 1).astype(float))
+    monkeypatch.setattr(in_networks, "grid_distances", lambda *_: (near, torch.from_numpy(distance)))
+    places = (torch.arange(5) - 1).clamp(min=-1).expand(3, 5)
+    given = torch.from_numpy(weights)
+    with torch.device("meta"):
+        sums = in_networks._grid_sums(given, Grid(2, 2, places))
+    W = weights[..., 1:, 1:] * (1 - np.eye(4))
+    total = W.sum(-1)
+    expected = [np.full(2, 3.0), np.full(2, 12.0)]
+    expected += [((W * each).sum(-1) / total).sum((0, 2)) for each in ((distance == 1), distance)]
+    assert sums.numpy() == pytest.approx(np.stack(expected, 1))

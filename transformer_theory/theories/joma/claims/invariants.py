@@ -174,7 +174,7 @@ def softmax_rate(generator: Generator, *, equal: bool = True) -> float:
     \sum_k v_k^\top \dot v_k \big)$, $\bar b = E[b]$, where $E[g_k b b^\top] = \bar b\, E[g_k b]^\top$.
     """
     contexts = sampled_contexts(generator)
-    if equal:
+    if equal:  # softmax attention is the same for any multiple of the counts, their sum for one
         contexts = Contexts(
             contexts.counts.mean(0).expand_as(contexts.counts), contexts.query, contexts.targets
         )

@@ -194,7 +194,7 @@ class Intervention:
     predicts: Literal["kept", "broken"]
     controls: tuple[Control, ...]
     source: Source
-    choose: Callable[[Callable[[Callable[[Attended], None]], None]], Any] | None = None
+    choose: Callable[[Callable[[Callable[[Any], None]], None]], Any] | None = None
     inputs: Callable[[dict[str, int], Generator], Inputs] | None = None
     site: Literal["attention", "block"] = "attention"
 

@@ -131,7 +131,8 @@ class ChangedAttention(TorchFunctionMode):
         self, model: nn.Module, change: Change, generator: Generator, structure: Any, *, blocks: bool
     ):
         super().__init__()
-        self.with_blocks, self.labels = blocks, None
+        self.with_blocks = blocks
+        self.labels: Tensor | None = None
         self.model, self.change, self.generator, self.structure = model, change, generator, structure
         self.name = type(original_of(model)).__name__
         self.found = self.changed = self.passes = 0
@@ -165,8 +166,8 @@ class ChangedAttention(TorchFunctionMode):
                 handle.remove()
 
     def _enter(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        given = (args, kwargs) if self.with_blocks else ()
-        self.stack.append(_Place(self.modules[module], *given))
+        name = self.modules[module]
+        self.stack.append(_Place(name, args, kwargs) if self.with_blocks else _Place(name))
 
     def _leave(self, module: nn.Module, args: tuple, output: Any) -> Any:
         place = self.stack.pop()

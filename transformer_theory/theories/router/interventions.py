@@ -4,6 +4,8 @@ The heaviest key of every query is removed, and the other weights are divided by
 removes another key of every query, drawn at random. Source: :cite:t:`jethani2021learned`.
 """
 
+from dataclasses import replace
+
 import torch
 from jaxtyping import Bool
 from torch import Tensor
@@ -27,7 +29,7 @@ def choice_removed(attended: Attended) -> Attended:
 def other_removed(attended: Attended) -> Attended:
     """Removes another key of every query that has one, drawn at random."""
     heaviest = _heaviest(attended)
-    others = Attended(**(vars(attended) | {"mask": attended.mask & ~heaviest}))
+    others = replace(attended, mask=attended.mask & ~heaviest)
     removed = at_random(others, heaviest.any(-1).long())
     return attended.with_weights(normalised(attended.weights * ~removed))
 

@@ -117,7 +117,7 @@ class Intervention:
     """A change of all attention of a network, and what a theory predicts of it.
 
     Attributes:
-        name: name, e.g. "keys that hold 90 % of the weight".
+        name: name without comma and slash, e.g. "keys that hold 90 % of the weight".
         change: the change.
         predicts: "kept" if the theory says that the task's measure loses less than by a control, "broken" if
             it loses more.
@@ -129,7 +129,8 @@ class Intervention:
         inputs: ``(limits, generator) -> inputs``, for causal language models; ``limits`` has "vocabulary" and
             "length", the longest sequence. None: the inputs of the caller.
     Raises:
-        ValueError: there is no control, or a control has neither a change nor a structure.
+        ValueError: the name has a comma or a slash, there is no control, or a control has neither a change
+            nor a structure.
     """
 
     name: str
@@ -141,6 +142,10 @@ class Intervention:
     inputs: Callable[[dict[str, int], Generator], Inputs] | None = None
 
     def __post_init__(self):
+        if set(self.name) & set(",/"):
+            raise ValueError(
+                f"the name of an intervention must have no comma and no slash, got {self.name!r}"
+            )
         if not self.controls:
             raise ValueError(f"{self.name} must have a control, got none")
         for control in self.controls:

@@ -81,6 +81,8 @@ def test_an_intervention_needs_a_control_that_draws_something():
     def change(at):
         return at
 
+    with pytest.raises(ValueError, match="no comma and no slash, got 'one, two'"):
+        Intervention("one, two", change, "kept", (Control("other", change),), SOURCE)
     with pytest.raises(ValueError, match="alone must have a control, got none"):
         Intervention("alone", change, "kept", (), SOURCE)
     with pytest.raises(ValueError, match="the control 'other heads' of bare must have a change"):

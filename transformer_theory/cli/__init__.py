@@ -24,7 +24,7 @@ from .terminal import NAME
 
 INTERRUPTED = 130
 WRITING = ("compare", "run", "report")  # commands that always write files; verify writes some if given --out
-MEASURING = ("compare", "measure", "probe", "reach", "train")  # commands that measure networks
+MEASURING = ("compare", "intervene", "measure", "probe", "reach", "train")  # commands that measure networks
 
 
 def main(argv: Sequence[str] | None = None) -> int:

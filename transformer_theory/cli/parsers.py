@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from ..core.errors import nearest, nearest_first
-from . import catalogue, claims, commands, reach, report, training
+from . import catalogue, claims, commands, interventions, reach, report, training
 from .terminal import NAME
 from .texts import EXIT_CODES, MEASURE_MORE, REPORT_MORE, VERIFY_JSON
 
@@ -294,6 +294,27 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     )
     subparser.add_argument("--networks", type=_count_or_none, metavar="N", help=text)
     subparser.add_argument("--device", metavar="D", help="device of the measurement, such as cuda")
+    add_out(subparser, required=False)
+
+    help = "change attention in your own model as theories say, and measure what its outputs lose"
+    subparser = command("intervene", interventions.intervene_in_network, help)
+    subparser.epilog = MEASURE_MORE
+    subparser.add_argument("model", metavar="MODEL", help="model in one of the forms that measure takes")
+    text = "images with their classes for a model that takes images, see measure"
+    subparser.add_argument("--data", metavar="NAME|PATH", help=text)
+    text = "side in pixels to which the images are scaled, if the model accepts it"
+    subparser.add_argument("--size", type=_count, metavar="N", help=text)
+    text = "a text for a model that takes ids, see measure; the measure is its next-token loss"
+    subparser.add_argument("--text", type=_path, metavar="FILE", help=text)
+    text = "theories, or single interventions as THEORY/NAME (default: all interventions)"
+    subparser.add_argument("--only", metavar="A,B", help=text)
+    text = "largest number of sequences (default: 512 images or sequences of tokens, 8 of ids)"
+    subparser.add_argument("--sequences", type=_count, metavar="N", help=text)
+    text = "largest number of matched random changes of each control (default: 99)"
+    subparser.add_argument("--draws", type=_count, metavar="N", help=text)
+    text = "time in minutes: controls are drawn on as many sequences as it allows (default: 5)"
+    subparser.add_argument("--minutes", type=_positive, metavar="M", help=text)
+    subparser.add_argument("--device", metavar="D", help="device of the network, such as cuda")
     add_out(subparser, required=False)
 
     help = (

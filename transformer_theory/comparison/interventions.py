@@ -166,12 +166,8 @@ def judged_interventions(result: Result) -> list[Judged]:
     for row in result.table.select(kind="intervention", at={"attention": ""}):
         chosen.setdefault((row.theory, row.quantity), row)
     found = judge([(over_seeds([row]), [row]) for row in chosen.values()], ONE_NETWORK)
-    return [
-        replace(each, reason=each.rows[0].note)
-        if each.outcome == "not tested" and each.rows[0].note
-        else each
-        for each in found
-    ]
+    notes = [each.rows[0].note if each.outcome == "not tested" else "" for each in found]
+    return [replace(each, reason=note or each.reason) for each, note in zip(found, notes)]
 
 
 def chosen_interventions(names: Names) -> tuple[tuple[Theory, Intervention], ...]:

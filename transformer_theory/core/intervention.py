@@ -172,7 +172,7 @@ class Intervention:
     """A change of all attention of a network, and what a theory predicts of it.
 
     Attributes:
-        name: name, e.g. "keys that hold 90 % of the weight".
+        name: name without comma and slash, e.g. "keys that hold 90 % of the weight".
         change: the change.
         site: what is changed: every "attention" (:class:`Attended`) or every "block" (:class:`BlockPass`).
         predicts: "kept" if the theory says that the task's measure loses less than by a control, "broken" if
@@ -186,7 +186,8 @@ class Intervention:
         inputs: ``(limits, generator) -> inputs``, for causal language models; ``limits`` has "vocabulary" and
             "length", the longest sequence. None: the inputs of the caller.
     Raises:
-        ValueError: there is no control, or a control has neither a change nor a structure.
+        ValueError: the name has a comma or a slash, there is no control, or a control has neither a change
+            nor a structure.
     """
 
     name: str
@@ -199,6 +200,10 @@ class Intervention:
     site: Literal["attention", "block"] = "attention"
 
     def __post_init__(self):
+        if set(self.name) & set(",/"):
+            raise ValueError(
+                f"the name of an intervention must have no comma and no slash, got {self.name!r}"
+            )
         if not self.controls:
             raise ValueError(f"{self.name} must have a control, got none")
         for control in self.controls:

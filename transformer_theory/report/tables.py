@@ -24,6 +24,7 @@ from ..core.result import Result
 from ..core.sources import Source
 from ..core.table import grouped
 from ..core.theory import Theory
+from ..probes.intervene import MEASURE
 from .sentences import place, strength, subject
 
 MAX_NOTABLE = 12  # quantities in the table of places that stand out
@@ -423,6 +424,26 @@ def _beyond(quantity: Quantity) -> Cell:
         return ""
     places = "; ".join(place(row, beside_chance=False) for row in quantity.beyond[:TOP])
     return Plain(f"{len(quantity.beyond)} of {quantity.tested}"), *([Note(places)] if places else [])
+
+
+def interventions(found: Sequence[Judged]) -> Table:
+    """Returns one line per intervention, in blocks of one theory each. The value is the change of the measure
+    that the line names.
+    """
+    blocks = [
+        Block(
+            theory,
+            tuple(
+                Line(judged_cells((Plain(each.row.quantity), Note(str(each.row.at.get(MEASURE, "")))), each))
+                for each in own
+            ),
+            strong=True,
+            theory=theory,
+        )
+        for theory, own in grouped(found, lambda each: each.row.theory).items()
+    ]
+    caption = "Change of the outputs of a network when its attention is changed as a theory says."
+    return Table("interventions", caption, JUDGED, tuple(blocks), judged_legend(found))
 
 
 def standing_out(found: Sequence[Quantity]) -> Table | None:

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..comparison.changes import changes as changed
+from ..comparison.interventions import judged_interventions
 from ..comparison.judged import findings, headlines, quantities, rung_results, with_headlines
 from ..comparison.pooling import NETWORK, aggregate
 from ..core import format
@@ -291,6 +292,13 @@ def _changed(result: Result, theories: Sequence[Theory]) -> list[RenderableType]
         rest.append(f"{format.sentence_case(outcome)}: ", style="bold").append(f"{plain(names)}. ")
     remark = f"{found.left_out}. " if found.left_out else ""
     return [*parts, Padding(rest, (0, 0, 0, 2)), Text(f"{remark}{changes.MEANING}", style="dim")]
+
+
+def interventions(result: Result) -> Group:
+    """Returns what interventions in a network did: one line per intervention."""
+    found = judged_interventions(result)
+    title = Text(f"{result.settings.get('model', 'network')}: changed attention", style="bold")
+    return Group(title, table(tables.interventions(found), without=("prediction", "effect")))
 
 
 def networks(result: Result) -> Table:

@@ -127,7 +127,7 @@ INTERVENTIONS = (
         source=Source("velickovic2025softmax", status="own"),
     ),
     Intervention(
-        name="keys of another sequence, scores times log 2n / log n",
+        name="keys of another sequence with scores times log 2n over log n",
         change=partial(doubled, logarithmic=True),
         predicts="kept",
         controls=(Control("as large a change of the scores at permuted keys", changed_scores),),

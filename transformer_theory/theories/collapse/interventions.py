@@ -31,7 +31,7 @@ def random_direction(block: BlockPass) -> BlockPass:
 
 INTERVENTIONS = (
     Intervention(
-        name="skip connections times 1/2",
+        name="skip connections halved",
         change=scaled_skip,
         predicts="broken",
         controls=(Control("tokens moved as far in random directions", random_direction),),

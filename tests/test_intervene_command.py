@@ -78,6 +78,6 @@ def test_a_language_model_reads_a_text(capsys, tmp_path):
 
 def test_bad_input(capsys, file):
     assert "unknown intervention" in fails(capsys, f"{file}:vit", "--only", "scan_snap/nothing")
-    assert "turing has no interventions" in fails(capsys, f"{file}:vit", "--only", "turing")
+    assert "graph_tokens has no interventions" in fails(capsys, f"{file}:vit", "--only", "graph_tokens")
     assert "must have inputs; name images with --data" in fails(capsys, f"{file}:bare")
     assert "its own inputs" in fails(capsys, f"{file}:vit", "--data", "digits")

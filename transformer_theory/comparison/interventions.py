@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..core.errors import first_line, nearest
 from ..core.intervention import CONTROL_DRAWS, Intervention, NotChanged
-from ..core.judgement import ONE_NETWORK, Judged, judge
+from ..core.judgement import HEADLINES, Judged, judge
 from ..core.measurement import Measurement
 from ..core.result import Result, provenance
 from ..core.statistics import evenly_spaced, over_seeds
@@ -165,7 +165,7 @@ def judged_interventions(result: Result) -> list[Judged]:
     chosen: dict[tuple[str, str], Measurement] = {}
     for row in result.table.select(kind="intervention", at={"attention": ""}):
         chosen.setdefault((row.theory, row.quantity), row)
-    found = judge([(over_seeds([row]), [row]) for row in chosen.values()], ONE_NETWORK)
+    found = judge([(over_seeds([row]), [row]) for row in chosen.values()], HEADLINES)
     notes = [each.rows[0].note if each.outcome == "not tested" else "" for each in found]
     return [replace(each, reason=note or each.reason) for each, note in zip(found, notes)]
 

@@ -1,0 +1,100 @@
+"""The page of the documentation about interventions.
+
+``python docs/intervention_pages.py DOCS [RESULT ...]`` stores results of ``transformer-theory intervene`` as
+DOCS/interventions/NAME, with fewer digits of their draws. From them the script writes interventions.svg in
+DOCS/figures and DOCS/intervention_tables.md. A network that is measured again takes the place of its former
+result.
+"""
+
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from transformer_theory.comparison.interventions import judged_interventions
+from transformer_theory.core.files import write_together
+from transformer_theory.core.format import portable_command
+from transformer_theory.core.plotting import svg
+from transformer_theory.core.result import Result
+from transformer_theory.core.table import Table
+from transformer_theory.report import tables
+from transformer_theory.report.intervention_figure import interventions
+from transformer_theory.report.md import table as formatted
+from transformer_theory.report.md import text
+
+FOLDER = "interventions"
+DIGITS = 4  # significant digits of the draws that are kept
+
+
+def pages(results: list[Result]) -> dict[str, str]:
+    """Returns the figure and the tables by file name.
+
+    Raises:
+        ValueError: no result has an intervention.
+    """
+    judged = {str(result.settings["model"]): judged_interventions(result) for result in results}
+    figure = interventions(judged)
+    if figure is None:
+        raise ValueError("expected results of intervene, got none with a measured intervention")
+    parts = []
+    for result in results:
+        name, settings, origin = str(result.settings["model"]), result.settings, result.provenance
+        said = (
+            f"{settings['sequences']} sequences, at most {settings['draws']} draws of each control, "
+            f"{settings['minutes']:g} minutes; {origin.get('machine', '')}, "
+            f"{str(origin.get('date', ''))[:10]}"
+        )
+        parts += [
+            f"### {text(name)}",
+            "",
+            f"*{text(said)}.*",
+            "",
+            formatted(tables.interventions(judged[name])),
+            "",
+        ]
+    return {
+        "figures/interventions.svg": svg(figure) + "\n",
+        "intervention_tables.md": "\n".join(parts) + "\n",
+    }
+
+
+def stored(docs: Path) -> list[Result]:
+    """Returns the stored results, by name."""
+    return [Result.load(folder) for folder in sorted((docs / FOLDER).iterdir()) if folder.is_dir()]
+
+
+def shortened(result: Result) -> Result:
+    """Returns a result with rounded draws."""
+    rows = [
+        replace(
+            row,
+            nulls=tuple(
+                replace(null, draws=tuple(float(f"{draw:.{DIGITS}g}") for draw in null.draws))
+                for null in row.nulls
+            ),
+        )
+        for row in result.table
+    ]
+    record = {"command": portable_command(result.provenance)} if "command" in result.provenance else {}
+    return replace(result, table=Table(rows), provenance=result.provenance | record)
+
+
+def main(arguments: list[str]) -> None:
+    """Writes the page.
+
+    Raises:
+        ValueError: the arguments or the results do not fit.
+    """
+    if not arguments:
+        raise ValueError("expected the folder of the documentation, and folders of results; got nothing")
+    docs = Path(arguments[0])
+    for folder in arguments[1:]:
+        new = shortened(Result.load(folder))
+        pages([new])  # before anything is replaced
+        name = re.sub(r"[^a-z0-9]+", "-", str(new.settings["model"]).lower()).strip("-")
+        new.save(docs / FOLDER / name, overwrite=True)
+    write_together({docs / name: text.encode() for name, text in pages(stored(docs)).items()})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

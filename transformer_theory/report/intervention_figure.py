@@ -10,7 +10,6 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..core import format
 from ..core.judgement import Judged
 from ..core.plotting import blank, colour, plain, style
 from .judged_figures import GREY, INK, MARKS, RULE
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH, LABEL, ROW, HEAD, FOOT = 7.2, 2.15, 0.27, 0.42, 0.5  # inches
+WIDTH, LABEL, ROW, HEAD, FOOT = 7.2, 2.15, 0.27, 0.42, 0.66  # inches
 
 
 @style()
@@ -72,10 +71,13 @@ def interventions(found: Mapping[str, Sequence[Judged]]) -> "Figure | None":
 
 def _panel(ax: "Axes", own: Sequence[Judged], rows: Sequence[tuple[str, str]]) -> None:
     """Draws the effects in one network."""
+    from matplotlib.ticker import MaxNLocator
+
     places = {row: place for place, row in enumerate(rows)}
     ax.axvline(0, color=RULE, linewidth=0.8)
     for each in own:
         row, place = each.row, places[each.row.theory, each.row.quantity]
+        assert row.value is not None  # others are left out
         shade = colour(row.theory)
         for number, null in enumerate(row.nulls[:2]):
             half = 0.3 if number == 0 else 0.1
@@ -95,6 +97,9 @@ def _panel(ax: "Axes", own: Sequence[Judged], rows: Sequence[tuple[str, str]]) -
     ax.set_yticks([])
     ax.tick_params(axis="x", labelsize=5.8, length=2)
     if own and own[0].row.unit == "share":
-        ax.xaxis.set_major_formatter(lambda x, _: format.amount(x, "share"))
+        ax.xaxis.set_major_locator(MaxNLocator(3))
+        ax.xaxis.set_major_formatter(
+            lambda x, _: f"{100 * x:.0f}\N{NO-BREAK SPACE}%".replace("-", "\N{MINUS SIGN}")
+        )
     for side in ("left", "right", "top"):
         ax.spines[side].set_visible(False)

@@ -310,7 +310,7 @@ def test_out_is_refused_before_anything_else(tmp_path, capsys):
         ),
         (["report"], "the following arguments are required: DIR"),
         (["comprae"], "unknown command 'comprae'; did you mean 'compare'?"),
-        (["zzz"], "unknown command 'zzz'; the nearest of 11 are: list, compare, reach, measure, probe"),
+        (["zzz"], "unknown command 'zzz'; the nearest of 12 are: list, compare, reach, measure, probe"),
         (["--verbose"], "unknown option '--verbose'; did you mean '--version'?"),
     ],
 )

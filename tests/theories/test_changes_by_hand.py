@@ -284,7 +284,7 @@ def test_the_answer_does_not_see_its_chain():
     assert len({one.places for one in drawn if one}) == 5
     with pytest.raises(ValueError, match=rf"among the {T} tokens of the prompt, got \[6, 6\]"):
         chain.hidden(replace(attended(), structure=hidden))
-    assert chain.other_places(chain.HiddenPlaces(frozenset({1, 2}), frozenset({0})), generator()) is None
+    assert chain.other_places(chain.Places(frozenset({1, 2}), frozenset({0}), 4), generator()) is None
 
 
 # --- blocks

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Generator, Tensor
+from torch.nn import functional
 
 from .sources import Source
 
@@ -228,6 +229,40 @@ def of_last_block(read: Callable[[Callable[[BlockPass], None]], None]) -> list[B
 
     read(add)
     return found
+
+
+@dataclass(frozen=True)
+class Places:
+    """Places of tokens in a sequence: a structure.
+
+    Attributes:
+        places: the chosen ones.
+        others: those that may be drawn in their stead.
+        tokens: number of tokens of a sequence.
+    """
+
+    places: frozenset[int]
+    others: frozenset[int]
+    tokens: int
+
+
+def other_places(chosen: Places, generator: Generator) -> Places | None:
+    """Draws as many other places; None if there are too few."""
+    others = sorted(chosen.others)
+    if len(others) < len(chosen.places):
+        return None
+    order = torch.randperm(len(others), generator=generator)[: len(chosen.places)].tolist()
+    drawn = frozenset(others[index] for index in order)
+    return Places(drawn, (chosen.others | chosen.places) - drawn, chosen.tokens)
+
+
+def random_steps(
+    lengths: Float[Tensor, "*rows 1"], dim: int, generator: Generator
+) -> Float[Tensor, "*rows dim"]:
+    """Draws vectors of these lengths in random directions."""
+    size = (*lengths.shape[:-1], dim)
+    noise = torch.randn(size, generator=generator, device=lengths.device, dtype=lengths.dtype)
+    return lengths * functional.normalize(noise, dim=-1)
 
 
 # rows of weights

@@ -7,30 +7,16 @@ other tokens of the prompt. The loss is that of the answer. Source: :cite:t:`fen
 """
 
 from collections import Counter
-from dataclasses import dataclass
 
 import torch
 from torch import Generator
 
-from ...core.intervention import Attended, Control, Inputs, Intervention, normalised
+from ...core.intervention import Attended, Control, Inputs, Intervention, Places, normalised, other_places
 from ...core.sources import Source
 from .in_networks import EXAMPLES, SURPLUS, TASK, balanced, few_shot, fitting, symbol_ids
 from .tasks import END, split
 
 QUESTIONS = 60
-
-
-@dataclass(frozen=True)
-class HiddenPlaces:
-    """Places that the last token of a prompt does not see.
-
-    Attributes:
-        places: the hidden ones.
-        others: all other places before the last one.
-    """
-
-    places: frozenset[int]
-    others: frozenset[int]
 
 
 def given_chains(limits: dict[str, int], generator: Generator) -> Inputs:
@@ -55,7 +41,7 @@ def given_chains(limits: dict[str, int], generator: Generator) -> Inputs:
     targets = torch.full((len(rows), longest), -1)
     targets[:, -1] = torch.tensor(answers)
     chain = frozenset(range(longest - 1 - length, longest - 1))
-    hidden = HiddenPlaces(chain, frozenset(range(longest - 1)) - chain)
+    hidden = Places(chain, frozenset(range(longest - 1)) - chain, longest)
     return Inputs(torch.tensor(rows), targets, hidden)
 
 
@@ -65,27 +51,16 @@ def hidden(attended: Attended) -> Attended:
     Raises:
         ValueError: an attention has another number of keys than the prompt has tokens.
     """
-    chosen: HiddenPlaces = attended.structure
-    tokens = len(chosen.places) + len(chosen.others) + 1
-    if attended.weights.shape[-2:] != (tokens, tokens):
+    chosen: Places = attended.structure
+    if attended.weights.shape[-2:] != (chosen.tokens, chosen.tokens):
         raise ValueError(
-            f"places need attention among the {tokens} tokens of the prompt, got "
+            f"places need attention among the {chosen.tokens} tokens of the prompt, got "
             f"{list(attended.weights.shape[-2:])} queries and keys"
         )
     weights = attended.weights.clone()
     weights[..., -1, sorted(chosen.places)] = 0.0
     weights[..., -1, :] = normalised(weights[..., -1, :])
     return attended.with_weights(weights)
-
-
-def other_places(chosen: HiddenPlaces, generator: Generator) -> HiddenPlaces | None:
-    """Draws as many other places; None if there are too few."""
-    others = sorted(chosen.others)
-    if len(others) < len(chosen.places):
-        return None
-    order = torch.randperm(len(others), generator=generator)[: len(chosen.places)].tolist()
-    drawn = frozenset(others[index] for index in order)
-    return HiddenPlaces(drawn, (chosen.others | chosen.places) - drawn)
 
 
 INTERVENTIONS = (

@@ -10,7 +10,7 @@ The control moves each token as far, by half of its length, in a random directio
 
 import torch
 
-from ...core.intervention import BlockPass, Control, Intervention
+from ...core.intervention import BlockPass, Control, Intervention, random_steps
 from ...core.sources import Source
 
 SCALE = 0.5  # of every skip connection
@@ -23,10 +23,8 @@ def scaled_skip(block: BlockPass) -> BlockPass:
 
 def random_direction(block: BlockPass) -> BlockPass:
     """Moves each token as far, in a random direction."""
-    tokens = block.tokens
-    noise = torch.randn(tokens.shape, generator=block.generator, device=tokens.device, dtype=tokens.dtype)
-    length = (1 - SCALE) * torch.linalg.vector_norm(tokens, dim=-1, keepdim=True)
-    return block.with_output(block.output + length * torch.nn.functional.normalize(noise, dim=-1))
+    lengths = (1 - SCALE) * torch.linalg.vector_norm(block.tokens, dim=-1, keepdim=True)
+    return block.with_output(block.output + random_steps(lengths, block.tokens.shape[-1], block.generator))
 
 
 INTERVENTIONS = (

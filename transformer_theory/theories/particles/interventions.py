@@ -8,7 +8,7 @@ clusters, a further step keeps more of the outputs than a random one. Source:
 
 import torch
 
-from ...core.intervention import BlockPass, Control, Intervention
+from ...core.intervention import BlockPass, Control, Intervention, random_steps
 from ...core.sources import Source
 
 
@@ -20,9 +20,8 @@ def twice(block: BlockPass) -> BlockPass:
 def random_step(block: BlockPass) -> BlockPass:
     """Moves each token as far as the second step of the block, in a random direction."""
     output = block.output
-    distance = torch.linalg.vector_norm(block.again(output) - output, dim=-1, keepdim=True)
-    noise = torch.randn(output.shape, generator=block.generator, device=output.device, dtype=output.dtype)
-    return block.with_output(output + distance * torch.nn.functional.normalize(noise, dim=-1))
+    lengths = torch.linalg.vector_norm(block.again(output) - output, dim=-1, keepdim=True)
+    return block.with_output(output + random_steps(lengths, output.shape[-1], block.generator))
 
 
 INTERVENTIONS = (

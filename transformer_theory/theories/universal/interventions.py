@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from ...core.intervention import Attended, Control, Intervention
+from ...core.intervention import Attended, Control, Intervention, random_steps
 from ...core.sources import Source
 
 
@@ -25,9 +25,8 @@ def other_context(attended: Attended) -> Attended:
 def random_direction(attended: Attended) -> Attended:
     """Moves the output of each query as far as :func:`other_context` does, in a random direction."""
     own = attended.weights @ attended.value.to(attended.weights.dtype)
-    distance = torch.linalg.vector_norm(attended.of_next(own) - own, dim=-1, keepdim=True)
-    noise = torch.randn(own.shape, generator=attended.generator, device=own.device, dtype=own.dtype)
-    return attended.with_output(own + distance * torch.nn.functional.normalize(noise, dim=-1))
+    lengths = torch.linalg.vector_norm(attended.of_next(own) - own, dim=-1, keepdim=True)
+    return attended.with_output(own + random_steps(lengths, own.shape[-1], attended.generator))
 
 
 INTERVENTIONS = (

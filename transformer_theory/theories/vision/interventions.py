@@ -8,32 +8,16 @@ vary, such as a class token, are neither. Source: :cite:t:`li2023theoretical`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
-from ...core.intervention import Attended, Control, Intervention, normalised
+from ...core.intervention import Attended, Control, Intervention, Places, normalised, other_places
 from ...core.sources import Source
 from .on_data import words_of
 from .relevance import word_posteriors
 
 SHARE = 0.2  # of the places
-
-
-@dataclass(frozen=True)
-class Places:
-    """Places of tokens in a sequence.
-
-    Attributes:
-        places: the chosen ones.
-        others: all others whose values vary.
-        tokens: number of tokens of a sequence.
-    """
-
-    places: frozenset[int]
-    others: frozenset[int]
-    tokens: int
 
 
 def choose_places(read: Callable[[Callable[[Attended], None]], None]) -> Places:
@@ -87,16 +71,6 @@ def removed(attended: Attended) -> Attended:
     kept = torch.ones(chosen.tokens, dtype=attended.weights.dtype, device=attended.weights.device)
     kept[sorted(chosen.places)] = 0.0
     return attended.with_weights(normalised(attended.weights * kept))
-
-
-def other_places(chosen: Places, generator: Generator) -> Places | None:
-    """Draws as many other places; None if there are too few."""
-    others = sorted(chosen.others)
-    if len(others) < len(chosen.places):
-        return None
-    order = torch.randperm(len(others), generator=generator)[: len(chosen.places)].tolist()
-    drawn = frozenset(others[index] for index in order)
-    return Places(drawn, (chosen.others | chosen.places) - drawn, chosen.tokens)
 
 
 INTERVENTIONS = (

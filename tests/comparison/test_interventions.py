@@ -3,6 +3,9 @@ show none, and what cannot be measured says why.
 """
 
 import math
+import os
+import signal
+from dataclasses import replace
 
 import pytest
 import torch
@@ -21,11 +24,16 @@ from transformer_theory.probes.intervene import (
     LOSS,
     NEXT,
     UNCHANGED,
+    Applied,
+    Drawing,
     Measure,
     Sample,
+    Subject,
+    apply_intervention,
     at_chance,
     batch_size,
-    measure_intervention,
+    draw_controls,
+    rows_of,
 )
 
 KEPT = "scan_snap/keys that hold 90 % of the weight"
@@ -217,14 +225,18 @@ def of(change, *, name: str = "test", draw=None) -> Intervention:
     return Intervention(name, change, "kept", (control,), Source("tian2023scan", status="own"))
 
 
+def applied(intervention: Intervention, x: torch.Tensor, y: torch.Tensor) -> Applied:
+    return apply_intervention(
+        Subject(Marked(3.0), Sample(x, y, 20)), None, "scan_snap", intervention, limits={}
+    )
+
+
 def test_what_changes_nothing_is_an_error_and_never_a_result():
     x, y = marked(20)
     theory = tt.theory("scan_snap")
-    from dataclasses import replace
-
     idle = of(lambda attended: attended, name="idle")
     with pytest.raises(NotChanged, match="idle changed no weight and no value in 1 attentions of Marked"):
-        measure_intervention(Marked(), Sample(x, y, 20), "scan_snap", idle, limits={}, name="Marked", draws=1)
+        applied(idle, x, y)
     one = replace(theory, interventions=(idle, *theory.interventions))
     result = tt.intervene(Marked(), x, one, labels=y, draws=1)
     missing = result.select(quantity="idle").one()
@@ -254,6 +266,78 @@ def test_controls_are_drawn_on_fewer_sequences_if_time_is_short():
     assert row.nulls[0].value is not None or len(row.nulls[0].draws) < 99
     again = tt.intervene(Marked(), x, KEPT, labels=y, minutes=0.01)
     assert effect(again, ACCURACY).value == row.value
+
+
+def hidden(attended):
+    """Hides one key of every row, drawn at random."""
+    drawn = torch.rand(attended.weights.shape, generator=attended.generator).argmax(-1, keepdim=True)
+    return attended.with_weights(attended.weights.scatter(-1, drawn, 0.0))
+
+
+def emptied(attended):
+    """Sets all weights to zero."""
+    return attended.with_weights(torch.zeros_like(attended.weights))
+
+
+def test_two_processes_draw_what_one_draws():
+    x, y = marked(40)
+    one = applied(of(emptied, draw=hidden), x, y)
+    alone, beside = (draw_controls([one], draws=12, processes=number)[0][0] for number in (1, 2))
+    assert alone.drawn == beside.drawn
+    assert len(alone.drawn) == 12
+    assert len({each[LOSS] for each in alone.drawn}) == 12
+
+
+def test_draws_stop_once_no_test_can_succeed():
+    x, y = marked(40)
+    # the control is the change itself: all draws are ties, on both sides
+    (tied,) = draw_controls([applied(of(emptied), x, y)], draws=99)[0]
+    assert len(tied.drawn) == 19
+    assert tied.is_hopeless
+    (row, *_) = rows_of(tied.applied, [tied], "Marked")
+    assert "the same: 19 draws, no test can succeed any more" in row.note
+    assert row.nulls[0].p(row.value, row.side) == 1.0
+    # nine draws of 99 on each side leave p = .1 on neither
+    nine = [{ACCURACY: 1.0, LOSS: 1.0}] * 9 + [{ACCURACY: -1.0, LOSS: -1.0}] * 40
+    drawing = Drawing(tied.applied, tied.control, [None] * 99, 0, 40, {ACCURACY: 0.0, LOSS: 0.0}, nine)
+    assert drawing.is_hopeless
+    drawing.drawn = nine[1:]
+    assert not drawing.is_hopeless
+    # all draws on one side: the test may succeed
+    (open_,) = draw_controls([applied(of(emptied, draw=hidden), x, y)], draws=99)[0]
+    assert len(open_.drawn) == 99
+
+
+def test_a_control_that_changes_nothing_is_an_error():
+    x, y = marked(40)
+    idle = of(emptied, draw=lambda attended: attended)
+    (drawing,) = draw_controls([applied(idle, x, y)], draws=3)[0]
+    with pytest.raises(NotChanged, match="the same changed nothing"):
+        rows_of(drawing.applied, [drawing], "Marked")
+
+
+def test_an_error_of_a_control_is_the_reason_of_the_row():
+    x, y = marked(40)
+
+    def impossible(attended):
+        raise ValueError("this control needs windows, got none")
+
+    one = replace(tt.theory("scan_snap"), interventions=(of(emptied, draw=impossible),))
+    for minutes in (None, 0.01):
+        row = tt.intervene(Marked(), x, one, labels=y, draws=3, minutes=minutes).table[0]
+        assert row.value is None
+        assert row.reason == "this control needs windows, got none"
+
+
+def test_a_process_that_is_ended_is_said(monkeypatch):
+    x, y = marked(40)
+
+    def killed(attended):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    (drawing,) = draw_controls([applied(of(emptied, draw=killed), x, y)], draws=3, processes=2)[0]
+    assert drawing.drawn == []
+    assert "a process was ended from outside" in rows_of(drawing.applied, [drawing], "Marked")[0].note
 
 
 def test_the_same_seed_gives_the_same_draws():

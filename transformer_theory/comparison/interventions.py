@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import first_line, nearest
+from ..core.forked import processes_for
 from ..core.intervention import CONTROL_DRAWS, Intervention, NotChanged
 from ..core.judgement import HEADLINES, Judged, judge
 from ..core.measurement import Measurement
@@ -22,10 +23,19 @@ from ..core.table import Table
 from ..core.theory import Theory
 from ..core.validation import integers, positive
 from ..models.user_model import UserModel, checked
-from ..probes.evaluation import on_device
+from ..probes.evaluation import device_of, on_device
 from ..probes.forward_pass import NoAttention
 from ..probes.in_use import reserving
-from ..probes.intervene import MINUTES, Sample, batch_size, measure_intervention
+from ..probes.intervene import (
+    MINUTES,
+    Sample,
+    Subject,
+    apply_intervention,
+    batch_size,
+    draw_controls,
+    halves_of,
+    rows_of,
+)
 from ..probes.main_input import main_input
 from ..probes.passes import Inputs, count, selected
 from ..theories import choose, list_theories
@@ -106,42 +116,46 @@ def intervene(
     data, classes = _with_labels(user.inputs, user.labels)
     which = evenly_spaced(count(data), max_samples or _samples(network, data))
     data, classes = selected(data, which), None if classes is None else classes[which]
-    rows: list[Measurement] = []
     with on_device(network, device):
         outputs = first_pass(user, data)
         if outputs is None or not outputs.ndim:
             raise ValueError(NO_OUTPUTS.format(user.name))
         limits = limits_of_ids(network, data, special_ids)
         data, targets = _targets(network, data, classes, outputs, limits, special_ids)
-        reason = ""
+        reason, applied = "", []
         try:
             sample = Sample(data, targets, batch_size(network, data))
         except (NoAttention, ValueError) as error:
             sample, reason = Sample(data, targets, 1), first_line(error)
-        for number, (theory, intervention) in enumerate(chosen):
-            seconds = (deadline - time.monotonic()) / (len(chosen) - number)
+        whole, halves = Subject(network, sample), halves_of(network, sample)
+        rows: dict[tuple[str, str], list[Measurement]] = {}
+        for theory, intervention in chosen:
+            progress(f"{theory.name}: {intervention.name}")
             try:
                 if reason:
                     raise NoAttention(reason)
-                rows += measure_intervention(
-                    network,
-                    sample,
-                    theory.name,
-                    intervention,
-                    limits=limits,
-                    name=user.name,
-                    draws=draws,
-                    seconds=seconds,
-                    deadline=deadline,
-                    seed=seed,
-                    progress=progress,
+                applied.append(
+                    apply_intervention(whole, halves, theory.name, intervention, limits=limits, seed=seed)
                 )
-            except NotChanged as error:
-                if len(chosen) == 1:
-                    raise
-                rows.append(_missing(theory, intervention, user.name, error))
             except ValueError as error:
-                rows.append(_missing(theory, intervention, user.name, error))
+                if len(chosen) == 1 and isinstance(error, NotChanged):
+                    raise
+                rows[theory.name, intervention.name] = [_missing(theory.name, intervention, user.name, error)]
+        drawn = draw_controls(
+            applied,
+            draws=draws,
+            deadline=deadline,
+            seed=seed,
+            processes=processes_for(device_of(network)),
+            progress=progress,
+        )
+    for one, drawings in zip(applied, drawn):
+        try:
+            found = rows_of(one, drawings, user.name)
+        except ValueError as error:
+            found = [_missing(one.theory, one.intervention, user.name, error)]
+        rows[one.theory, one.intervention.name] = found
+    table = Table(row for theory, intervention in chosen for row in rows[theory.name, intervention.name])
     settings = {
         "model": user.name,
         "class": type(network).__name__,
@@ -154,7 +168,7 @@ def intervene(
         "seed": seed,
     }
     sources = tuple(dict.fromkeys(intervention.source for _, intervention in chosen))
-    return Result("intervene", settings, Table(rows), sources=sources, provenance=provenance(seed=seed))
+    return Result("intervene", settings, table, sources=sources, provenance=provenance(seed=seed))
 
 
 def judged_interventions(result: Result) -> list[Judged]:
@@ -200,10 +214,10 @@ def chosen_interventions(names: Names) -> tuple[tuple[Theory, Intervention], ...
     return tuple(found.values())
 
 
-def _missing(theory: Theory, intervention: Intervention, name: str, error: Exception) -> Measurement:
+def _missing(theory: str, intervention: Intervention, name: str, error: Exception) -> Measurement:
     """Returns the row of an intervention without a result."""
     reason = first_line(error)
-    return Measurement(theory.name, "intervention", intervention.name, None, reason=reason, model=name)
+    return Measurement(theory, "intervention", intervention.name, None, reason=reason, model=name)
 
 
 def _with_labels(data: Inputs, labels: Tensor | None) -> tuple[Inputs, Tensor | None]:

@@ -128,6 +128,8 @@ class BlockPass:
         return replace(self, output=output)
 
 
+Site = Literal["attention", "block"]
+"""What an intervention changes: every attention (:class:`Attended`) or every block (:class:`BlockPass`)."""
 Change = Callable[[Any], Any]
 """Function from what an attention (:class:`Attended`) or a block (:class:`BlockPass`) computes to the same
 with other weights, values or outputs."""
@@ -198,7 +200,7 @@ class Intervention:
     source: Source
     choose: Callable[[Callable[[Callable[[Any], None]], None]], Any] | None = None
     inputs: Callable[[dict[str, int], Generator], Inputs] | None = None
-    site: Literal["attention", "block"] = "attention"
+    site: Site = "attention"
 
     def __post_init__(self):
         if set(self.name) & set(",/"):

@@ -12,22 +12,30 @@ changes cause if the structure is kept, more if it is broken. A network that is 
 output has nothing to lose: its effects are not tested.
 """
 
+import bisect
+import contextlib
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from concurrent.futures import BrokenExecutor
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import zip_longest
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..core.allocator import give_back_freed_memory
+from ..core.forked import forked
 from ..core.format import counted
-from ..core.intervention import Attended, Change, Control, Intervention
+from ..core.intervention import Attended, Change, Control, Intervention, NotChanged, Site
 from ..core.measurement import Measurement, Null, Side
-from ..core.statistics import clopper_pearson, evenly_spaced, student_interval
+from ..core.statistics import LEVEL, RANGE_DRAWS, clopper_pearson, evenly_spaced, student_interval
 from .changed_pass import changed_attention, check_changed
 from .evaluation import evaluation, logits_of
 from .passes import Inputs, count, run, selected
@@ -35,9 +43,9 @@ from .passes import Inputs, count, run, selected
 MINUTES = 5.0  # time of all interventions in a network, if the user names none
 BATCH = 64  # largest number of sequences per forward pass
 ENTRIES = 2**23  # largest number of weights of one attention in a forward pass
-FEWEST = 16  # sequences on which controls are drawn at least, if there are as many
-SHARE = 0.7  # of the time that is planned for draws
-LATEST = 2.0  # times the planned time, until which draws go on if they take longer than expected
+FEWEST = 8  # sequences on which controls are drawn at least, if there are as many
+SHARE = 0.8  # of the time that is left, for which draws are planned
+SMALL = 0.05  # seconds; whether a pass takes less
 REPEATS = 20  # attempts for each new structure of a control
 UNCHANGED, CHANGED = "unchanged", "changed"
 MEASURE = "measure"
@@ -49,6 +57,7 @@ AT_CHANCE = (
 )
 NO_IDS = "the intervention needs a causal language model, which returns logits for every id"
 PAIRED = "over samples, paired"
+ENDED = "a process was ended from outside, as the system does if memory is short; measure fewer sequences"
 
 
 @dataclass(frozen=True)
@@ -152,26 +161,35 @@ class Effects:
 
 
 class Subject:
-    """A network whose attention is changed, with its unchanged outputs, which are computed once.
+    """A network on inputs. Its unchanged outputs are computed once, when they are first needed.
 
     Args:
         model: the network.
         sample: inputs.
-        site: what is changed, see :class:`~..core.intervention.Intervention`.
     """
 
-    def __init__(self, model: nn.Module, sample: Sample, site: Literal["attention", "block"] = "attention"):
+    def __init__(self, model: nn.Module, sample: Sample):
         self.model, self.sample, self.measures = model, sample, sample.measures()
-        self.site: Literal["attention", "block"] = site
-        self.largest: list[Tensor] = []
-        with evaluation(model):
-            for batch in self._batches():
-                self.largest.append(self._run(batch).argmax(-1))
-            self.unchanged = self._numbers()
+
+    @property
+    def unchanged(self) -> dict[str, Float[Tensor, " n"]]:
+        """Numbers of each sequence without a change, by the name of the measure."""
+        return self._own[1]
+
+    @cached_property
+    def _own(self) -> tuple[Tensor, dict[str, Float[Tensor, " n"]]]:
+        """The largest unchanged outputs, and the numbers of the unchanged network."""
+        with evaluation(self.model):
+            return self._numbers(None)
 
     def on_some(self, n: int) -> "Subject":
         """Returns the network on n of its sequences, evenly spaced."""
-        return Subject(self.model, self.sample.part(evenly_spaced(len(self.sample), n)), self.site)
+        if n >= len(self.sample):
+            return self
+        which = evenly_spaced(len(self.sample), n)
+        some = Subject(self.model, self.sample.part(which))
+        some._own = self._own[0][which], {name: numbers[which] for name, numbers in self.unchanged.items()}
+        return some
 
     def _batches(self) -> Iterator[Sample]:
         # Batches of nearly equal size: some changes need another sequence of the batch.
@@ -184,26 +202,44 @@ class Subject:
         assert outputs is not None  # a first pass has shown that there are some
         return outputs.cpu()
 
-    def _numbers(self) -> dict[str, Float[Tensor, " n"]]:
-        found: dict[str, list[Tensor]] = {measure.name: [] for measure in self.measures}
-        for batch, largest in zip(self._batches(), self.largest):
-            outputs = self._run(batch)
-            for measure in self.measures:
-                found[measure.name].append(measure.of(outputs, batch.targets, largest))
-        return {name: torch.cat(parts) for name, parts in found.items()}
+    def _numbers(self, unchanged: Tensor | None) -> tuple[Tensor, dict[str, Float[Tensor, " n"]]]:
+        """Runs the network, and returns its largest outputs and its numbers.
 
-    def effects(self, change: Change, name: str, *, seed: int = 0, structure: Any = None) -> Effects:
-        """Runs the network with changed attention.
-
-        Raises:
-            NotChanged: the change changed no weight and no value.
+        Args:
+            unchanged: largest outputs of the unchanged network. None: this is the unchanged network.
         """
-        with changed_attention(self.model, change, site=self.site, seed=seed, structure=structure) as changed:
-            numbers = self._numbers()
-        check_changed(changed, name)
-        return Effects(self.unchanged, numbers)
+        own: list[Tensor] = []
+        found: dict[str, list[Tensor]] = {measure.name: [] for measure in self.measures}
+        first = 0
+        for batch in self._batches():
+            outputs = self._run(batch)
+            own.append(outputs.argmax(-1))
+            reference = own[-1] if unchanged is None else unchanged[first : first + len(batch)]
+            for measure in self.measures:
+                found[measure.name].append(measure.of(outputs, batch.targets, reference))
+            first += len(batch)
+        return torch.cat(own), {name: torch.cat(parts) for name, parts in found.items()}
 
-    def read(self, function: Callable[[Any], None]) -> None:
+    def effects(
+        self, change: Change, name: str, *, site: Site = "attention", seed: int = 0, structure: Any = None
+    ) -> Effects:
+        """Runs the network with changed attention or blocks.
+
+        Args:
+            change: the change.
+            name: what it is called in errors.
+            site: what is changed, see :class:`~..core.intervention.Intervention`.
+            seed, structure: see :func:`.changed_attention`.
+        Raises:
+            NotChanged: the change changed no weight, no value and no output.
+        """
+        unchanged, numbers = self._own
+        with changed_attention(self.model, change, site=site, seed=seed, structure=structure) as changed:
+            _, after = self._numbers(unchanged)
+        check_changed(changed, name)
+        return Effects(numbers, after)
+
+    def read(self, function: Callable[[Any], None], *, site: Site = "attention") -> None:
         """Runs the unchanged network, and calls the function with what each attention or block computes, and
         the classes of the sequences.
         """
@@ -212,7 +248,7 @@ class Subject:
             function(passed)
             return passed
 
-        with changed_attention(self.model, reading, site=self.site) as changed:
+        with changed_attention(self.model, reading, site=site) as changed:
             for batch in self._batches():
                 changed.labels = batch.targets if batch.targets is None or batch.targets.ndim == 1 else None
                 self._run(batch)
@@ -232,95 +268,281 @@ def batch_size(model: nn.Module, inputs: Inputs) -> int:
     return max(1, min(BATCH, ENTRIES // largest))
 
 
-def measure_intervention(
-    model: nn.Module,
-    sample: Sample,
+@dataclass(frozen=True)
+class Applied:
+    """An intervention that was applied to a network; its controls are not drawn yet.
+
+    Attributes:
+        theory: name of the theory.
+        intervention: the intervention.
+        subject: the network on the inputs that are scored.
+        structure: the structure that was chosen; None without one.
+        effects: numbers of each sequence without the change and with it.
+    """
+
+    theory: str
+    intervention: Intervention
+    subject: Subject
+    structure: Any
+    effects: Effects
+
+    @property
+    def tested(self) -> list[Measure]:
+        """The measures in which the unchanged network has something to lose."""
+        unchanged = self.effects.unchanged
+        return [each for each in self.subject.measures if not at_chance(each, unchanged[each.name])]
+
+
+@dataclass
+class Drawing:
+    """A control of an intervention with its draws.
+
+    Attributes:
+        applied: the intervention.
+        control: the control.
+        structures: structure of each draw that is planned.
+        seed: seed of the draws.
+        n: number of sequences of the draws.
+        own: the mean effect of the intervention on these sequences by the name of the measure.
+        drawn: the mean effects of each draw.
+        nothing: number of draws that changed nothing, bit for bit.
+        stopped: why there are fewer draws than planned; empty if there are all.
+        error: why there is no control; None if there is one.
+    """
+
+    applied: Applied
+    control: Control
+    structures: list[Any]
+    seed: int
+    n: int
+    own: dict[str, float] = field(default_factory=dict)
+    drawn: list[dict[str, float]] = field(default_factory=list)
+    nothing: int = 0
+    stopped: str = ""
+    error: ValueError | None = None
+
+    def draw(self, number: int, n: int) -> dict[str, float] | None:
+        """Returns the mean effects of one draw on n sequences; None if it changed nothing.
+
+        Args:
+            number: number of the draw, from 0; -1: the intervention itself.
+            n: number of sequences.
+        """
+        one, subject = self.applied.intervention, self.applied.subject.on_some(n)
+        itself = number < 0
+        try:
+            found = subject.effects(
+                one.change if itself else self.control.change or one.change,
+                one.name if itself else self.control.kind,
+                site=one.site,
+                seed=self.seed + 1 + number,
+                structure=self.applied.structure if itself else self.structures[number],
+            )
+        except NotChanged:
+            return None
+        return {measure.name: float(found.difference(measure.name).mean()) for measure in subject.measures}
+
+    def add(self, number: int, found: dict[str, float] | None) -> None:
+        """Adds the effects of a draw, or of the intervention itself; what changed nothing has none."""
+        effects = found or {measure.name: 0.0 for measure in self.applied.subject.measures}
+        if number < 0:
+            self.own = effects
+            return
+        self.drawn.append(effects)
+        self.nothing += found is None
+
+    def means(self, measure: str) -> tuple[float, ...]:
+        """Returns the draws of one measure."""
+        return tuple(each[measure] for each in self.drawn)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether further draws can give no finding on either side, see :func:`.can_still_decide`."""
+        enough = 2 * LEVEL * (1 + len(self.structures))
+        for measure in self.applied.tested:
+            draws = np.asarray(self.means(measure.name))
+            above, below = (draws >= self.own[measure.name]).sum(), (draws <= self.own[measure.name]).sum()
+            if min(above, below) + 1 < enough:
+                return False
+        return True
+
+
+def apply_intervention(
+    whole: Subject,
+    halves: tuple[Subject, Subject] | None,
     theory: str,
     intervention: Intervention,
     *,
     limits: Mapping[str, int],
-    name: str,
-    draws: int,
-    seconds: float = math.inf,
-    deadline: float = math.inf,
     seed: int = 0,
-    progress: Callable[[str], None] = lambda text: None,
-) -> list[Measurement]:
-    """Measures one intervention of a theory in a network.
+) -> Applied:
+    """Applies one intervention of a theory to a network.
 
     Args:
-        model: the network.
-        sample: inputs of the caller, with labels or next ids as targets.
+        whole: the network on the inputs of the caller.
+        halves: the network on those that choose a structure, and on those that are scored with it; None if
+            there is one sequence.
         theory: name of the theory.
         intervention: the intervention.
         limits: "vocabulary" and "length" of a causal language model; otherwise empty.
-        name: column ``model`` of the rows.
-        draws: largest number of draws of each control.
-        seconds: planned time. If it does not suffice, controls are drawn on fewer sequences
-            (:attr:`.Null.value` is the effect on them).
-        deadline: time of ``time.monotonic()`` after which no control has a second draw.
-        seed: seed of inputs, structures and draws.
-        progress: receives a line per step.
-    Returns:
-        For each measure its mean in the changed network, and the effect with its interval and its nulls.
+        seed: seed of inputs and structures.
     Raises:
-        NotChanged: the change changed no weight and no value.
-        NoAttention: the network has no attention that can be changed.
+        NotChanged: the change changed no weight, no value and no output.
+        NoAttention: the network has no attention, or no block, that can be changed.
+        ValueError: the network has no place for the change, or the inputs do not suffice.
     """
-    started = time.monotonic()
-    quantity, structure = intervention.name, None
-    generator = torch.Generator().manual_seed(seed)
+    subject, structure, site = whole, None, intervention.site
     if intervention.inputs is not None:
         if "vocabulary" not in limits:
-            return [Measurement(theory, "intervention", quantity, None, reason=NO_IDS, model=name)]
-        try:
-            made = intervention.inputs(dict(limits), generator)
-        except ValueError as error:  # sequences or vocabulary are too small
-            return [Measurement(theory, "intervention", quantity, None, reason=str(error), model=name)]
-        sample, structure = Sample(made.ids, made.targets, sample.batch), made.structure
+            raise ValueError(NO_IDS)
+        made = intervention.inputs(dict(limits), torch.Generator().manual_seed(seed))
+        sample, structure = Sample(made.ids, made.targets, whole.sample.batch), made.structure
+        subject, halves = Subject(whole.model, sample), halves_of(whole.model, sample)
     if intervention.choose is not None:
-        if len(sample) < 2:
-            reason = "the structure is chosen on one half of the sequences and scored on the other, got one"
-            return [Measurement(theory, "intervention", quantity, None, reason=reason, model=name)]
-        every = torch.arange(len(sample))
-        structure = intervention.choose(Subject(model, sample.part(every[::2]), intervention.site).read)
-        sample = sample.part(every[1::2])
-    progress(f"{theory}: {quantity}")
-    subject = Subject(model, sample, intervention.site)
-    effects = subject.effects(intervention.change, quantity, seed=seed, structure=structure)
-    tested = [
-        measure for measure in subject.measures if not at_chance(measure, subject.unchanged[measure.name])
+        if halves is None:
+            raise ValueError(
+                "the structure is chosen on one half of the sequences and scored on the other, got one"
+            )
+        choosing, subject = halves
+        structure = intervention.choose(partial(choosing.read, site=site))
+    effects = subject.effects(
+        intervention.change, intervention.name, site=site, seed=seed, structure=structure
+    )
+    return Applied(theory, intervention, subject, structure, effects)
+
+
+def halves_of(model: nn.Module, sample: Sample) -> tuple[Subject, Subject] | None:
+    """Returns a network on every second sequence from the first one, and on the others; None if there is one
+    sequence.
+    """
+    if len(sample) < 2:
+        return None
+    every = torch.arange(len(sample))
+    return Subject(model, sample.part(every[::2])), Subject(model, sample.part(every[1::2]))
+
+
+def draw_controls(
+    applied: Sequence[Applied],
+    *,
+    draws: int,
+    deadline: float = math.inf,
+    seed: int = 0,
+    processes: int = 1,
+    progress: Callable[[str], None] = lambda text: None,
+) -> list[list[Drawing]]:
+    """Draws the controls of interventions: first those that decide, then further ones.
+
+    Args:
+        applied: the interventions.
+        draws: largest number of draws of each control.
+        deadline: time of ``time.monotonic()`` at which all draws should be done. Controls are drawn on fewer
+            sequences if they would take longer (:attr:`.Null.value` is the effect on them); after it no
+            control has a second draw.
+        seed: seed of the draws.
+        processes: number of forked processes that draw, on one thread each; 1: this one.
+        progress: receives a line per step.
+    Returns:
+        The controls of each intervention with their draws.
+    """
+    found = [
+        [
+            Drawing(
+                each,
+                control,
+                _structures(control, each.structure, min(draws, control.draws), seed),
+                seed,
+                len(each.subject.sample),
+            )
+            for control in each.intervention.controls
+            if each.tested
+        ]
+        for each in applied
     ]
-    controls = intervention.controls if tested else ()
-    nulls: dict[str, list[Null]] = {measure.name: [] for measure in subject.measures}
-    notes: list[str] = []
-    for number, control in enumerate(controls):
-        now = time.monotonic()
-        planned = max(0.0, started + seconds - now) / (len(controls) - number)
-        structures = _structures(control, structure, min(draws, control.draws), seed)
-        change = intervention.change if control.change is None else control.change
-        beside = _affordable(subject, change, control.kind, structures, planned)
-        drawn: list[Effects] = []
-        for index, other in enumerate(structures, 1):
-            if drawn and time.monotonic() > min(deadline, now + LATEST * planned):
-                break
-            progress(f"{quantity}: {control.kind}, draw {index}")
-            drawn.append(beside.effects(change, control.kind, seed=seed + index, structure=other))
-        if len(drawn) < control.draws:
-            notes.append(f"{control.kind}: {counted(len(drawn), 'draw')}")
-        same = beside is subject
-        own = (
-            effects if same else beside.effects(intervention.change, quantity, seed=seed, structure=structure)
-        )
-        for measure in tested:
-            means = tuple(float(each.difference(measure.name).mean()) for each in drawn)
-            value = None if same else float(own.difference(measure.name).mean())
-            nulls[measure.name].append(Null(control.kind, means, value))
-    return [
-        row
-        for measure in subject.measures
-        for row in _rows(measure, effects, nulls[measure.name], intervention, theory, name, notes)
-    ]
+    # the first controls of all interventions, then the second ones
+    every = [drawing for group in zip_longest(*found) for drawing in group if drawing is not None]
+    costs = [(0.0, 0.0) if deadline == math.inf else _cost(each) for each in every]
+    begun: deque[tuple[Drawing, int, Callable[[], dict[str, float] | None]]] = deque()
+
+    def collect(left: int = 0) -> None:
+        """Waits for draws in their order until no more than ``left`` are awaited."""
+        while len(begun) > left:
+            drawing, number, result = begun.popleft()
+            try:
+                drawing.add(number, result())
+            except ValueError as error:
+                drawing.error = error
+            except BrokenExecutor:
+                drawing.stopped = ENDED
+
+    def expected(which: int, n: int) -> float:
+        """Seconds that the draws of one control on n sequences are expected to take in one process."""
+        a, b = costs[which]
+        return (1 + len(every[which].structures)) * (a + b * min(n, every[which].n))
+
+    if processes > 1:
+        give_back_freed_memory()  # it would be that of every process
+    with forked(lambda task: every[task[0]].draw(*task[1:]), processes) as begin:
+        if every:  # the first call of a process costs more than others
+            for result in [begin((0, 0, min(FEWEST, every[0].n))) for _ in range(processes)]:
+                with contextlib.suppress(ValueError, BrokenExecutor):
+                    result()
+        started, done = time.monotonic(), 0.0
+        for which, drawing in enumerate(every):
+            now = time.monotonic()
+            # how much longer draws took than expected, as beside other programs
+            slower = max(1.0, processes * (now - started) / done) if done else 1.0
+            left = SHARE * processes * (deadline - now) / slower
+            sizes = range(FEWEST, drawing.n + 1)
+            remaining = range(which, len(every))
+            fitting = bisect.bisect_right(
+                sizes, left, key=lambda n: sum(expected(each, n) for each in remaining)
+            )
+            drawing.n = min(drawing.n, FEWEST + max(0, fitting - 1))
+            for number in range(-1, len(drawing.structures)):
+                if number >= RANGE_DRAWS and not (number + 1) % 10:
+                    collect()
+                    if drawing.is_hopeless:
+                        drawing.stopped = "no test can succeed any more"
+                if number > 0 and time.monotonic() > deadline:
+                    drawing.stopped = drawing.stopped or "the time was over"
+                if drawing.stopped or drawing.error:
+                    break
+                if number >= 0:
+                    progress(
+                        f"{drawing.applied.intervention.name}: {drawing.control.kind}, draw {number + 1}"
+                    )
+                begun.append((drawing, number, begin((which, number, drawing.n))))
+                collect(processes if processes > 1 else 0)
+            collect()
+            share = (1 + len(drawing.drawn)) / (1 + len(drawing.structures))
+            done += share * expected(which, drawing.n)
+            if drawing.drawn and drawing.nothing == len(drawing.drawn):
+                drawing.error = NotChanged(f"{drawing.control.kind} changed nothing, bit for bit")
+    return found
+
+
+def _cost(drawing: Drawing) -> tuple[float, float]:
+    """Measures a and b, with which a draw on n sequences takes a + b n seconds."""
+    n = drawing.n
+    few, more = min(n, FEWEST), min(n, drawing.applied.subject.sample.batch)
+    try:
+        first = _seconds(drawing, few)
+        if first >= SMALL or more <= few:
+            return 0.0, first / few
+        # the time of a small pass is mostly that of Python
+        small, large = _seconds(drawing, few), _seconds(drawing, more)
+    except ValueError as error:
+        drawing.error = error
+        return 0.0, 0.0
+    b = max(0.0, large - small) / (more - few)
+    return max(0.0, small - b * few), b
+
+
+def _seconds(drawing: Drawing, n: int) -> float:
+    """Returns the seconds that the first draw takes on n sequences."""
+    begun = time.monotonic()
+    drawing.draw(0, n)
+    return time.monotonic() - begun
 
 
 def at_chance(measure: Measure, values: Float[Tensor, " n"]) -> bool:
@@ -334,23 +556,6 @@ def at_chance(measure: Measure, values: Float[Tensor, " n"]) -> bool:
         return float(low) <= measure.chance
     interval = student_interval(values.tolist())
     return interval is None or interval[1] >= measure.chance
-
-
-def _affordable(
-    subject: Subject, change: Change, name: str, structures: Sequence[Any], seconds: float
-) -> Subject:
-    """Returns the network on as many of its sequences as leave time for all draws, from the time that a draw
-    takes on some of them.
-    """
-    n = len(subject.sample)
-    if not structures or n <= FEWEST:
-        return subject
-    few = subject.on_some(min(n, subject.sample.batch))
-    begun = time.monotonic()
-    few.effects(change, name, structure=structures[0])
-    of_sequence = (time.monotonic() - begun) / len(few.sample)
-    size = max(FEWEST, int(SHARE * seconds / (of_sequence * len(structures))))
-    return subject if size >= n else subject.on_some(size)
 
 
 def _structures(control: Control, chosen: Any, draws: int, seed: int) -> list[Any]:
@@ -367,23 +572,60 @@ def _structures(control: Control, chosen: Any, draws: int, seed: int) -> list[An
     return found
 
 
+def rows_of(applied: Applied, drawings: Sequence[Drawing], name: str) -> list[Measurement]:
+    """Returns the rows of an intervention: for each measure the effect with its interval and its nulls, and
+    the mean without the change and with it.
+
+    Args:
+        applied: the intervention.
+        drawings: its controls with their draws.
+        name: column ``model`` of the rows.
+    Raises:
+        ValueError: a control is not possible in this network.
+    """
+    notes: list[str] = []
+    for drawing in drawings:
+        if drawing.error:
+            raise drawing.error
+        whole, some = len(applied.subject.sample), drawing.n
+        said = [counted(len(drawing.drawn), "draw")] if len(drawing.drawn) < drawing.control.draws else []
+        said += [f"on {some} of {counted(whole, 'sequence')}"] if some < whole else []
+        if said:
+            why = f", {drawing.stopped}" if drawing.stopped else ""
+            notes.append(f"{drawing.control.kind}: {' '.join(said)}{why}")
+    return [
+        row
+        for measure in applied.subject.measures
+        for row in _rows(
+            measure,
+            applied,
+            tuple(
+                Null(
+                    each.control.kind,
+                    each.means(measure.name),
+                    None if each.n == len(applied.subject.sample) else each.own[measure.name],
+                )
+                for each in drawings
+                if measure in applied.tested
+            ),
+            name,
+            notes,
+        )
+    ]
+
+
 def _rows(
-    measure: Measure,
-    effects: Effects,
-    nulls: Sequence[Null],
-    intervention: Intervention,
-    theory: str,
-    name: str,
-    notes: Sequence[str],
+    measure: Measure, applied: Applied, nulls: tuple[Null, ...], name: str, notes: Sequence[str]
 ) -> list[Measurement]:
-    """Returns the rows of one measure: the mean without the change and with it, and the effect."""
+    """Returns the rows of one measure."""
+    intervention, effects = applied.intervention, applied.effects
     before, after = effects.unchanged[measure.name], effects.changed[measure.name]
     differences = effects.difference(measure.name)
     side: Side = ">=" if (measure.better == 1) == (intervention.predicts == "kept") else "<="
     unit = "share" if measure.is_share else "nats"
     row = partial(
         Measurement,
-        theory,
+        applied.theory,
         "intervention",
         intervention.name,
         unit=unit,
@@ -405,7 +647,7 @@ def _rows(
             at={MEASURE: measure.name},
             interval=_interval(differences, measure),
             interval_kind=PAIRED,
-            nulls=tuple(nulls),
+            nulls=nulls,
             side=None if chance else side,
             bounds=(-1.0, 1.0) if measure.is_share else None,
             note=note,

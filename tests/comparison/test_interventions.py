@@ -296,6 +296,7 @@ def test_draws_stop_once_no_test_can_succeed():
     assert tied.is_hopeless
     (row, *_) = rows_of(tied.applied, [tied], "Marked")
     assert "the same: 19 draws, no test can succeed any more" in row.note
+    assert row.nulls[0].stopped
     assert row.nulls[0].p(row.value, row.side) == 1.0
     # nine draws of 99 on each side leave p = .1 on neither
     nine = [{ACCURACY: 1.0, LOSS: 1.0}] * 9 + [{ACCURACY: -1.0, LOSS: -1.0}] * 40

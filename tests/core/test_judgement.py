@@ -128,6 +128,21 @@ def test_too_few_draws_for_the_family_leave_a_test_undecided():
     assert [one.outcome for one in several] == ["as predicted"] * 4 + ["not significant"] * 16
 
 
+def test_draws_that_were_stopped_give_a_p_value_however_few_they_are():
+    draws = tuple(float(index % 2) for index in range(30))
+    few, stopped = (Null("permuted labels", draws, stopped=stopped) for stopped in (False, True))
+    one, other = (judged(rows(0.5, nulls=(null,)))[0] for null in (few, stopped))
+    assert one.row.p is None
+    assert one.outcome == "too few draws"
+    assert other.row.p == 16 / 31
+    assert other.outcome == "not significant"
+    # over seeds the null is stopped if that of each seed is
+    mean = Null.mean_of([stopped, few])
+    assert mean is not None
+    assert not mean.stopped
+    assert Null.mean_of([stopped, stopped]) == stopped
+
+
 def test_too_few_networks_for_the_family_leave_a_test_undecided():
     """The rank-sum test of two networks against 19 reaches 1 / 210, enough for 10 tests and not for 11."""
     columns = {"kind": "in network", "nulls": (Null(UNTRAINED, RANGE),)}

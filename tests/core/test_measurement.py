@@ -175,13 +175,17 @@ def test_rows_are_selected_by_coordinates():
 
 
 def test_several_nulls_survive_json_and_the_first_is_the_tested_one():
-    row = replace(ROW, nulls=(Null("k", (1.0, 3.0)), None, Null("l", (5.0,))), at={"n": 5}, bounds=(0, None))
+    nulls = Null("k", (1.0, 3.0)), None, Null("l", (5.0,)), Null("m", (5.0, 6.0), 5.5, stopped=True)
+    row = replace(ROW, nulls=nulls, at={"n": 5}, bounds=(0, None))
     stored = json.loads(json.dumps(row.to_json()))
     assert stored["null"] == {"kind": "k", "draws": [1.0, 3.0]}
-    assert stored["further_nulls"] == [{"kind": "l", "draws": [5.0]}]
+    assert stored["further_nulls"] == [
+        {"kind": "l", "draws": [5.0]},
+        {"kind": "m", "draws": [5.0, 6.0], "value": 5.5, "stopped": True},
+    ]
     assert Measurement.from_json(stored) == row
     assert row.null is row.nulls[0]
-    assert [null.kind for null in row.nulls] == ["k", "l"]
+    assert [null.kind for null in row.nulls] == ["k", "l", "m"]
 
 
 def test_tables_of_the_former_version_load():

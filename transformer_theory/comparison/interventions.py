@@ -174,13 +174,13 @@ def intervene(
 def judged_interventions(result: Result) -> list[Judged]:
     """Judges the interventions of a result as one family of tests: of each the effect on its first measure.
 
-    The reason of an effect that is not tested, such as a network at chance, is that of its row.
+    The reason of an effect without a predicted side, that of a network at chance, is that of its row.
     """
     chosen: dict[tuple[str, str], Measurement] = {}
     for row in result.table.select(kind="intervention", at={"attention": ""}):
         chosen.setdefault((row.theory, row.quantity), row)
     found = judge([(over_seeds([row]), [row]) for row in chosen.values()], HEADLINES)
-    notes = [each.rows[0].note if each.outcome == "not tested" else "" for each in found]
+    notes = [each.rows[0].note if each.row.side is None else "" for each in found]
     return [replace(each, reason=note or each.reason) for each, note in zip(found, notes)]
 
 

@@ -146,11 +146,14 @@ class Null:
         draws: values at chance level; missing and non-finite ones are dropped.
         value: the quantity on the inputs of the draws, if they are not the inputs of the row, such as a part
             of them; None: the value of the row is compared with the draws.
+        stopped: whether there are fewer draws than planned because no test could succeed any more. They give
+            a p-value, however few they are.
     """
 
     kind: str
     draws: tuple[float, ...]
     value: float | None = None
+    stopped: bool = False
 
     def __post_init__(self):
         object.__setattr__(
@@ -164,7 +167,8 @@ class Null:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the null as JSON values."""
-        own = {} if self.value is None else {"value": self.value}
+        own: dict[str, Any] = {} if self.value is None else {"value": self.value}
+        own |= {"stopped": True} if self.stopped else {}
         return {"kind": self.kind, "draws": list(self.draws), **own}
 
     @property
@@ -200,7 +204,8 @@ class Null:
             return None
         draws = tuple(sum(draws) / count for draws in zip(*(null.draws for null in known)))
         values = [null.value for null in known if null.value is not None]
-        return cls(known[0].kind, draws, float(np.mean(values)) if len(values) == count else None)
+        value = float(np.mean(values)) if len(values) == count else None
+        return cls(known[0].kind, draws, value, all(null.stopped for null in known))
 
     @classmethod
     def means_of(cls, rows: "Sequence[Measurement]") -> "tuple[Null, ...]":
@@ -471,7 +476,9 @@ class Measurement:
         columns = dict(row)
         stored = [columns.pop("null", None), *columns.pop("further_nulls", ())]
         columns["nulls"] = tuple(
-            Null(null["kind"], tuple(null["draws"]), null.get("value")) for null in stored if null
+            Null(null["kind"], tuple(null["draws"]), null.get("value"), null.get("stopped", False))
+            for null in stored
+            if null
         )
         if setting := columns.pop("setting", ""):
             columns["at"] = {"setting": setting}

@@ -480,7 +480,7 @@ def reason_without_p(row: Measurement, networks: int = 1) -> str:
     else:
         needed = math.ceil(1 / limit) - 1
         text = f"no p-value: the null has {counted(draws, 'draw')}, {needed} are needed"
-    return text if smallest > limit else ""
+    return text if smallest > limit and not row.null.stopped else ""
 
 
 def over_seeds(rows: Sequence[Measurement]) -> Measurement:

@@ -57,6 +57,7 @@ AT_CHANCE = (
 )
 NO_IDS = "the intervention needs a causal language model, which returns logits for every id"
 PAIRED = "over samples, paired"
+HOPELESS = "no test can succeed any more"
 ENDED = "a process was ended from outside, as the system does if memory is short; measure fewer sequences"
 
 
@@ -481,7 +482,12 @@ def draw_controls(
 
     if processes > 1:
         give_back_freed_memory()  # it would be that of every process
-    with forked(lambda task: every[task[0]].draw(*task[1:]), processes) as begin:
+
+    def drawn(task: tuple[int, int, int]) -> dict[str, float] | None:
+        which, number, n = task
+        return every[which].draw(number, n)
+
+    with forked(drawn, processes) as begin:
         if every:  # the first call of a process costs more than others
             for result in [begin((0, 0, min(FEWEST, every[0].n))) for _ in range(processes)]:
                 with contextlib.suppress(ValueError, BrokenExecutor):
@@ -502,7 +508,7 @@ def draw_controls(
                 if number >= RANGE_DRAWS and not (number + 1) % 10:
                     collect()
                     if drawing.is_hopeless:
-                        drawing.stopped = "no test can succeed any more"
+                        drawing.stopped = HOPELESS
                 if number > 0 and time.monotonic() > deadline:
                     drawing.stopped = drawing.stopped or "the time was over"
                 if drawing.stopped or drawing.error:
@@ -604,6 +610,7 @@ def rows_of(applied: Applied, drawings: Sequence[Drawing], name: str) -> list[Me
                     each.control.kind,
                     each.means(measure.name),
                     None if each.n == len(applied.subject.sample) else each.own[measure.name],
+                    each.stopped == HOPELESS,
                 )
                 for each in drawings
                 if measure in applied.tested

@@ -131,7 +131,7 @@ def test_too_few_draws_for_the_family_leave_a_test_undecided():
 def test_draws_that_were_stopped_give_a_p_value_however_few_they_are():
     draws = tuple(float(index % 2) for index in range(30))
     few, stopped = (Null("permuted labels", draws, stopped=stopped) for stopped in (False, True))
-    one, other = (judged(rows(0.5, nulls=(null,)))[0] for null in (few, stopped))
+    one, other = (judged([row_with(0.5, null)])[0] for null in (few, stopped))
     assert one.row.p is None
     assert one.outcome == "too few draws"
     assert other.row.p == 16 / 31

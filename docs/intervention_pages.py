@@ -18,9 +18,10 @@ from transformer_theory.core.plotting import svg
 from transformer_theory.core.result import Result
 from transformer_theory.core.table import Table
 from transformer_theory.report import tables
-from transformer_theory.report.intervention_figure import interventions
+from transformer_theory.report.interventions import picture
 from transformer_theory.report.md import table as formatted
 from transformer_theory.report.md import text
+from transformer_theory.theories import list_theories
 
 FOLDER = "interventions"
 DIGITS = 4  # significant digits of the draws that are kept
@@ -33,7 +34,7 @@ def pages(results: list[Result]) -> dict[str, str]:
         ValueError: no result has an intervention.
     """
     judged = {str(result.settings["model"]): judged_interventions(result) for result in results}
-    figure = interventions(judged)
+    figure = picture(judged)
     if figure is None:
         raise ValueError("expected results of intervene, got none with a measured intervention")
     parts = []
@@ -49,7 +50,7 @@ def pages(results: list[Result]) -> dict[str, str]:
             "",
             f"*{text(said)}.*",
             "",
-            formatted(tables.interventions(judged[name])),
+            formatted(tables.interventions(judged[name], list_theories())),
             "",
         ]
     return {

@@ -8,7 +8,7 @@ import pytest
 import transformer_theory as tt
 from tests.comparison.test_interventions import HARD, KEPT, Marked, marked
 from transformer_theory.comparison.interventions import judged_interventions
-from transformer_theory.report.intervention_figure import interventions
+from transformer_theory.report.interventions import picture
 from transformer_theory.theories import list_theories
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -38,7 +38,7 @@ def result() -> tt.Result:
 
 def test_dots_and_bars_are_effects_and_ranges(result):
     judged = judged_interventions(result)
-    figure = interventions({"one": judged, "two": judged[:1]})
+    figure = picture({"one": judged, "two": judged[:1]})
     assert figure is not None
     assert len(figure.axes) == 2
     first, second = figure.axes
@@ -59,7 +59,7 @@ def test_dots_and_bars_are_effects_and_ranges(result):
 def test_nothing_measured_has_no_figure(result):
     judged = [each for each in judged_interventions(result) if each.row.value is None]
     assert [each.row.theory for each in judged] == ["induction"]
-    assert interventions({"one": judged}) is None
+    assert picture({"one": judged}) is None
     with pytest.raises(ValueError, match="none with a measured intervention"):
         pages([])
 

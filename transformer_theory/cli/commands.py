@@ -201,6 +201,8 @@ def _measured(
     if options.against is not None:
         progress(f"reading {options.against}")
         budget["against"] = _other_network(options.against)
+    if options.interventions:
+        budget["interventions"] = None
     run = {"theories": theories, "journal": journal, "progress": progress, **budget}
     given = [f"--{name}" for name in ("data", "text", "size", "length") if getattr(options, name) is not None]
     if user.inputs is not None:

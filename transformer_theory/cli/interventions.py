@@ -46,7 +46,7 @@ def intervene_in_network(options: argparse.Namespace) -> int:
             progress("writing the report")
             result.write_into(folder)
             report.write(Result.load(folder), folder)  # from the stored files, as the command `report` does
-    console().print(terminal.interventions(result), highlight=False)
+    console().print(terminal.effects(result), highlight=False)
     if options.out is not None:
         print(f"report: {options.out / 'report.html'}")
     return 0
@@ -59,9 +59,8 @@ def _with_inputs(options: argparse.Namespace) -> "tuple[UserModel, dict[str, Any
     Raises:
         ValueError, OSError: see :func:`intervene_in_network`.
     """
-    from ..comparison.interventions import SAMPLES
+    from ..comparison.interventions import SAMPLES, SEQUENCES
     from ..comparison.user_images import with_images
-    from ..comparison.user_models import SEQUENCES
     from ..models.text_windows import read_sequences
     from ..models.transformers_folder import language_model
     from ..models.user_model import checked, read_user_model

@@ -293,6 +293,8 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
         "number of randomised copies of the network, its chance level; 0: no copies and no test (default: 99)"
     )
     subparser.add_argument("--networks", type=_count_or_none, metavar="N", help=text)
+    text = "also change the forward pass as theories say, in a quarter of the time; see intervene"
+    subparser.add_argument("--interventions", action="store_true", help=text)
     subparser.add_argument("--device", metavar="D", help="device of the measurement, such as cuda")
     add_out(subparser, required=False)
 
@@ -308,7 +310,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     subparser.add_argument("--text", type=_path, metavar="FILE", help=text)
     text = "theories, or single interventions as THEORY/NAME (default: all interventions)"
     subparser.add_argument("--only", metavar="A,B", help=text)
-    text = "largest number of sequences (default: 512 images or sequences of tokens, 8 of ids)"
+    text = "largest number of sequences (default: 512 images or sequences of tokens, 64 of ids)"
     subparser.add_argument("--sequences", type=_count, metavar="N", help=text)
     text = "largest number of matched random changes of each control (default: 99)"
     subparser.add_argument("--draws", type=_count, metavar="N", help=text)

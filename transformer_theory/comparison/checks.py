@@ -1,7 +1,9 @@
-"""Checks of a user's network before it is measured: its weights, its inputs, and a second network."""
+"""Checks of a user's network before it is measured: its weights, its inputs, whether it is a causal language
+model, and a second network.
+"""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,13 @@ from ..core.errors import first_line
 from ..models.image_side import interpolate_positions, side_of
 from ..models.user_model import UserModel
 from ..probes.evaluation import evaluation, logits_of
+from ..probes.main_input import MainInput, main_input
 from ..probes.modules import check_stored
 from ..probes.passes import Inputs, run, selected
 from .user_images import NORMALISATION
 
 TOKENIZER = "tokenizer.json"
+CAUSAL_RTOL = 1e-2  # largest relative change of earlier logits by the last id; half precision rounds to 4e-3
 
 
 def check_weights(network: nn.Module, name: str) -> None:
@@ -57,6 +61,51 @@ def first_pass(user: UserModel, data: Inputs, of: str = "inputs") -> Tensor | No
         raise ValueError(
             f"{user.name} must run on {of} {shape}, but raised {type(error).__name__}: {first_line(error)}"
         ) from error
+
+
+def are_ids(data: Inputs) -> bool:
+    """Returns whether inputs are sequences of ids: whether no tensor has real numbers."""
+    tensors = [data] if isinstance(data, Tensor) else list(data.values())
+    return not any(tensor.is_floating_point() for tensor in tensors)
+
+
+def limits_of_ids(network: nn.Module, data: Inputs, special_ids: Collection[int] | None) -> dict[str, int]:
+    """Returns the sizes for tests on ids; none if the network is no causal language model."""
+    main = main_input(network, data, special_ids=special_ids)
+    if isinstance(main, str) or main.data.ndim != 2 or main.data.is_floating_point():
+        return {}
+    with evaluation(network), torch.random.fork_rng():
+        outputs = logits_of(run(network, main.inputs(main.data[:1])))
+    if outputs is None or not is_causal(network, main, outputs):
+        return {}
+    given = data if isinstance(data, Tensor) else data[main.name]
+    return {"vocabulary": max(int(main.data.max()) + 1, outputs.shape[-1]), "length": int(given.shape[1])}
+
+
+def is_causal(network: nn.Module, main: MainInput, outputs: Tensor | None) -> bool:
+    """Returns whether a network of ids returns logits for each of them that do not depend on later ids.
+
+    Args:
+        network: network of ids.
+        main: sequences of ids, of which the first is read.
+        outputs: its logits ``[1, seq, vocabulary]``, or another output.
+    """
+    sequence = main.data[:1]
+    if outputs is None or outputs.ndim != 3 or outputs.shape[:2] != sequence.shape or sequence.shape[1] < 2:
+        return False
+    if int(sequence.max()) >= outputs.shape[-1]:  # features, not logits over the vocabulary
+        return False
+    changed = sequence.clone()
+    changed[:, -1] = (changed[:, -1] + 1) % (int(sequence.max()) + 1)
+    if torch.equal(changed, sequence):
+        changed[:, -1] = 1
+    with evaluation(network), torch.random.fork_rng():
+        other = logits_of(run(network, main.inputs(changed)))
+    first, second = (
+        outputs[:, :-1].float(),
+        other[:, :-1].float() if other is not None else outputs[:, 1:].float(),
+    )
+    return float((first - second).abs().max()) <= CAUSAL_RTOL * float(first.abs().max())
 
 
 def checked_other(user: UserModel, against: nn.Module | UserModel, data: Inputs) -> UserModel:

@@ -4,8 +4,9 @@ Attention is changed in the forward pass as a theory names it, and beside it in 
 (:mod:`~..core.intervention`). The rows say what the task's own measure loses (:mod:`~..probes.intervene`).
 """
 
+import math
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from ..core.judgement import HEADLINES, Judged, judge
 from ..core.measurement import Measurement
 from ..core.result import Result, provenance
 from ..core.statistics import evenly_spaced, over_seeds
-from ..core.table import Table
+from ..core.table import Table, grouped
 from ..core.theory import Theory
 from ..core.validation import integers, positive
 from ..models.user_model import UserModel, checked
@@ -39,10 +40,9 @@ from ..probes.intervene import (
 from ..probes.main_input import main_input
 from ..probes.passes import Inputs, count, selected
 from ..theories import choose, list_theories
-from .checks import check_weights, first_pass
-from .user_models import default_samples, limits_of_ids
+from .checks import are_ids, check_weights, first_pass, limits_of_ids
 
-SAMPLES = 512  # largest number of images or sequences of tokens, if the user names none
+SAMPLES, SEQUENCES = 512, 64  # largest number of images and of sequences of ids, if the user names none
 NO_OUTPUTS = "{} must return a tensor of outputs to be measured, got none"
 Names = str | Theory | Iterable[str | Theory] | None
 
@@ -114,48 +114,27 @@ def intervene(
     network = user.network
     check_weights(network, user.name)
     data, classes = _with_labels(user.inputs, user.labels)
-    which = evenly_spaced(count(data), max_samples or _samples(network, data))
+    which = evenly_spaced(count(data), max_samples or (SEQUENCES if are_ids(data) else SAMPLES))
     data, classes = selected(data, which), None if classes is None else classes[which]
     with on_device(network, device):
-        outputs = first_pass(user, data)
-        if outputs is None or not outputs.ndim:
-            raise ValueError(NO_OUTPUTS.format(user.name))
+        first_pass(user, data)  # says what is wrong if the network does not run
         limits = limits_of_ids(network, data, special_ids)
-        data, targets = _targets(network, data, classes, outputs, limits, special_ids)
-        reason, applied = "", []
-        try:
-            sample = Sample(data, targets, batch_size(network, data))
-        except (NoAttention, ValueError) as error:
-            sample, reason = Sample(data, targets, 1), first_line(error)
-        whole, halves = Subject(network, sample), halves_of(network, sample)
-        rows: dict[tuple[str, str], list[Measurement]] = {}
-        for theory, intervention in chosen:
-            progress(f"{theory.name}: {intervention.name}")
-            try:
-                if reason:
-                    raise NoAttention(reason)
-                applied.append(
-                    apply_intervention(whole, halves, theory.name, intervention, limits=limits, seed=seed)
-                )
-            except ValueError as error:
-                if len(chosen) == 1 and isinstance(error, NotChanged):
-                    raise
-                rows[theory.name, intervention.name] = [_missing(theory.name, intervention, user.name, error)]
-        drawn = draw_controls(
-            applied,
-            draws=draws,
-            deadline=deadline,
-            seed=seed,
-            processes=processes_for(device_of(network)),
-            progress=progress,
+        data, targets = scored(user, data, classes, limits, special_ids)
+        table = Table(
+            interventions_in(
+                network,
+                data,
+                targets,
+                chosen,
+                limits=limits,
+                name=user.name,
+                draws=draws,
+                deadline=deadline,
+                seed=seed,
+                processes=processes_for(device_of(network)),
+                progress=progress,
+            )
         )
-    for one, drawings in zip(applied, drawn):
-        try:
-            found = rows_of(one, drawings, user.name)
-        except ValueError as error:
-            found = [_missing(one.theory, one.intervention, user.name, error)]
-        rows[one.theory, one.intervention.name] = found
-    table = Table(row for theory, intervention in chosen for row in rows[theory.name, intervention.name])
     settings = {
         "model": user.name,
         "class": type(network).__name__,
@@ -171,15 +150,86 @@ def intervene(
     return Result("intervene", settings, table, sources=sources, provenance=provenance(seed=seed))
 
 
+def interventions_in(
+    network: nn.Module,
+    data: Inputs,
+    targets: Tensor | None,
+    chosen: Sequence[tuple[Theory, Intervention]],
+    *,
+    limits: Mapping[str, int],
+    name: str,
+    draws: int = CONTROL_DRAWS,
+    fewer: int | None = None,
+    deadline: float = math.inf,
+    seed: int = 0,
+    processes: int = 1,
+    progress: Callable[[str], None] = lambda text: None,
+) -> list[Measurement]:
+    """Measures interventions in a network, on inputs and outputs that were checked.
+
+    Args:
+        network: the network.
+        data: inputs, tensors ``[n, ...]``.
+        targets: class of each sequence, ``[n]``, or next id of each token, ``[n, seq]``; see
+            :class:`~..probes.intervene.Sample`.
+        chosen: the interventions with their theories.
+        limits: "vocabulary" and "length" of a causal language model; otherwise empty.
+        name: column ``model`` of the rows.
+        draws, fewer, deadline, seed, processes, progress: see :func:`~..probes.intervene.draw_controls`.
+    Raises:
+        NotChanged: there is one intervention, and it changed nothing.
+    """
+    reason, applied = "", []
+    try:
+        sample = Sample(data, targets, batch_size(network, data))
+    except (NoAttention, ValueError) as error:
+        sample, reason = Sample(data, targets, 1), first_line(error)
+    whole, halves = Subject(network, sample), halves_of(network, sample)
+    rows: dict[tuple[str, str], list[Measurement]] = {}
+    for theory, intervention in chosen:
+        progress(f"{theory.name}: {intervention.name}")
+        try:
+            if reason:
+                raise NoAttention(reason)
+            applied.append(
+                apply_intervention(whole, halves, theory.name, intervention, limits=limits, seed=seed)
+            )
+        except ValueError as error:
+            if len(chosen) == 1 and isinstance(error, NotChanged):
+                raise
+            rows[theory.name, intervention.name] = [_missing(theory.name, intervention, name, error)]
+    drawn = draw_controls(
+        applied,
+        draws=draws,
+        fewer=fewer,
+        deadline=deadline,
+        seed=seed,
+        processes=processes,
+        progress=progress,
+    )
+    for one, drawings in zip(applied, drawn):
+        try:
+            found = rows_of(one, drawings, name)
+        except ValueError as error:
+            found = [_missing(one.theory, one.intervention, name, error)]
+        rows[one.theory, one.intervention.name] = found
+    return [row for theory, intervention in chosen for row in rows[theory.name, intervention.name]]
+
+
 def judged_interventions(result: Result) -> list[Judged]:
-    """Judges the interventions of a result as one family of tests: of each the effect on its first measure.
+    """Judges the interventions of a result, of each the effect on its first measure. Those of one network are
+    one family of tests.
 
     The reason of an effect without a predicted side, that of a network at chance, is that of its row.
     """
-    chosen: dict[tuple[str, str], Measurement] = {}
+    chosen: dict[tuple[str, str, str], list[Measurement]] = {}
     for row in result.table.select(kind="intervention", at={"attention": ""}):
-        chosen.setdefault((row.theory, row.quantity), row)
-    found = judge([(over_seeds([row]), [row]) for row in chosen.values()], HEADLINES)
+        same = chosen.setdefault((row.model, row.theory, row.quantity), [row])
+        if same[0].at == row.at and same[0] is not row:
+            same.append(row)  # of another seed
+    found: list[Judged] = []
+    for family in grouped(chosen.values(), lambda rows: rows[0].model).values():
+        found += judge([(over_seeds(rows), rows) for rows in family], HEADLINES)
     notes = [each.rows[0].note if each.row.side is None else "" for each in found]
     return [replace(each, reason=note or each.reason) for each, note in zip(found, notes)]
 
@@ -228,24 +278,32 @@ def _with_labels(data: Inputs, labels: Tensor | None) -> tuple[Inputs, Tensor | 
     return selected(data, which), labels[which]
 
 
-def _samples(network: nn.Module, data: Inputs) -> int:
-    tensors: Sequence[Tensor] = [data] if isinstance(data, Tensor) else list(data.values())
-    ids = not any(tensor.is_floating_point() for tensor in tensors)
-    return default_samples(network, ids=True) if ids else SAMPLES
-
-
-def _targets(
-    network: nn.Module,
+def scored(
+    user: UserModel,
     data: Inputs,
     labels: Tensor | None,
-    outputs: Tensor,
-    limits: dict[str, int],
+    limits: Mapping[str, int],
     special_ids: Collection[int] | None,
 ) -> tuple[Inputs, Tensor | None]:
-    """Returns the inputs with what their outputs are compared with: classes, next ids, or nothing."""
+    """Returns the inputs with what their outputs are compared with: classes, next ids, or nothing.
+
+    Args:
+        user: the network with its name.
+        data: inputs, tensors ``[n, ...]``.
+        labels: class of each sequence, ``[n]``; negative for sequences without, which are left out. None:
+            there are none.
+        limits: "vocabulary" and "length" of a causal language model; otherwise empty.
+        special_ids: see :func:`.probe`.
+    Raises:
+        ValueError: the network raises on the inputs, or returns no tensor of outputs.
+    """
+    data, labels = _with_labels(data, labels)
+    outputs = first_pass(user, data)
+    if outputs is None or not outputs.ndim:
+        raise ValueError(NO_OUTPUTS.format(user.name))
     if labels is not None and outputs.ndim == 2 and 0 <= int(labels.max()) < outputs.shape[1]:
         return data, labels.cpu()
-    main = main_input(network, data, special_ids=special_ids) if limits else ""
+    main = main_input(user.network, data, special_ids=special_ids) if limits else ""
     if isinstance(main, str):
         return data, None
     ids = main.data.cpu()

@@ -328,11 +328,12 @@ def quantities(result: Result, theories: Sequence[Theory]) -> list[Quantity]:
     """Returns the quantities of a network in the order of the theories; those of no theory come last.
 
     The headline of a theory has the side that the theory expects. The places of all headlines are one family
-    (:func:`beyond_copies`). Differences to a second network are left out (:mod:`.changes`).
+    (:func:`beyond_copies`). Differences to a second network (:mod:`.changes`) and interventions
+    (:func:`.judged_interventions`) are left out.
     """
     sides = {theory.name: theory.in_networks for theory in theories if theory.in_networks is not None}
     titles = {theory.name: theory.title for theory in theories}
-    rows_of_one = [row for row in result.table if not PAIRED & row.at.keys()]
+    rows_of_one = [row for row in result.table if row.kind != "intervention" and not PAIRED & row.at.keys()]
     groups = grouped(rows_of_one, lambda row: (row.theory, row.quantity, row.setting))
     found: list[Quantity] = []
     in_places: list[int] = []  # numbers of the headlines that are measured in several places

@@ -24,8 +24,8 @@ from ..models.user_model import checked
 from ..probes.evaluation import evaluation, logits_of
 from ..probes.main_input import IDS, main_input
 from ..probes.passes import Inputs, count, run, selected
-from .checks import check_weights
-from .user_models import SEQUENCES, is_causal, label_settings, measure_user_model
+from .checks import check_weights, is_causal
+from .user_models import SEQUENCES, label_settings, measure_user_model
 
 if TYPE_CHECKING:
     from numpy import ndarray

@@ -30,6 +30,7 @@ from ..training.monitor import Monitor, monitored_training
 from ..training.objectives import LOSS
 from ..training.recipes import Recipe
 from ..training.tasks import Classification
+from .interventions import interventions_in
 from .on_data import View, on_view
 
 CODEBOOK_SIZE = 32  # number of visual words in the codebook of a network's features
@@ -40,6 +41,8 @@ UNTRAINED_SEED = 10_000
 PERMUTED_SEED = 20_000  # the same for networks trained on permuted labels
 COPIES_DRAWN = 39  # copies of equal scale of each network
 COPY_SEQUENCES = 64  # validation sequences on which copies, and beside them their network, are measured
+# validation sequences on which interventions are measured, and their controls
+CHANGED_SEQUENCES, CONTROL_SEQUENCES = 256, 32
 PERMUTED_NETWORKS = 6  # networks of each recipe that are trained on permuted labels
 EQUAL_LOSS = 0.05  # nats by which the training loss of these networks may exceed that of the trained ones
 
@@ -76,7 +79,7 @@ def small_network(
     first: bool,
 ) -> Training:
     """Trains and measures a small network of one seed, and runs the theories on its features. ``first``: with
-    arrays and noise.
+    arrays, noise and interventions.
     """
     train, validation = split
     trained = monitored_training(
@@ -100,6 +103,9 @@ def small_network(
     ]
     if first:
         others += [trained.arrays, projections(recipe.name, tokens, trained.queries)]
+        others += interventions_of(
+            trained.model, recipe.name, samples=validation, theories=theories, seed=seed
+        )
     rows = [replace(row, seed=seed) for row in trained.rows]
     beside, copies = copies_of(
         trained.model, recipe.name, samples=validation[:COPY_SEQUENCES], theories=theories, seed=seed
@@ -112,6 +118,28 @@ def small_network(
         others=others,
         on_features=on_view(theories, tokens, recipe.name, seed=seed, arrays=first, noise=first),
     )
+
+
+def interventions_of(
+    model: nn.Module, name: str, *, samples: TokenData, theories: tuple[Theory, ...], seed: int
+) -> list[Measurement]:
+    """Measures the interventions of theories in a trained network, on validation samples; those that make
+    ids as inputs are left out.
+    """
+    chosen = [(theory, one) for theory in theories for one in theory.interventions if one.inputs is None]
+    samples = samples[:CHANGED_SEQUENCES]
+    rows = interventions_in(
+        model,
+        samples.tokens,
+        samples.labels,
+        chosen,
+        limits={},
+        name=name,
+        fewer=CONTROL_SEQUENCES,
+        seed=seed,
+        progress=lambda text: listeners.progress(f"{name}: {text.partition(',')[0]} (seed {seed})"),
+    )
+    return [replace(row, seed=seed) for row in rows]
 
 
 def copies_of(

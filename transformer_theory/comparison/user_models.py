@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from .. import __version__
 from ..core.forked import processes_for
 from ..core.journal import Pieces
+from ..core.measurement import Measurement
 from ..core.result import Result, provenance
 from ..core.statistics import EQUAL_SCALE, HEADLINE_DRAWS, RANGE_DRAWS, evenly_spaced
 from ..core.table import Table
@@ -44,15 +45,16 @@ from ..probes.paired import differences
 from ..probes.passes import Inputs, batches, count, run, selected
 from ..probes.token_masks import special_numbers
 from ..theories import choose
-from .checks import check_weights, checked_other, first_pass
+from .checks import are_ids, check_weights, checked_other, first_pass, limits_of_ids
+from .interventions import Names, chosen_interventions, interventions_in, scored
 
 # sequences of ids, whose nulls cost most; images and tokens, fewer for a network above SMALL
 SEQUENCES, IMAGES, FEW_IMAGES = 8, 128, 64
 MAX_SAME = 16  # places from the start at which ids are compared
 SMALL = 5_000_000  # parameters of a small network
+INTERVENED = 0.25  # of the time, for interventions
 MEMORY_SHARE = 0.5  # of the memory that is available, if the user names none
 SYNTHETIC_PASSES = 25.0  # forward passes of all theories' tests for each synthetic sequence
-CAUSAL_RTOL = 1e-2  # largest relative change of earlier logits by the last id; half precision rounds to 4e-3
 # sequences whose attention maps are stored, and the largest number of entries, 4 MiB
 PICTURED, MAP_NUMBERS = 4, 2**20
 
@@ -77,6 +79,7 @@ def measure(
     described: str = "",
     images: Images | None = None,
     journal: str | Path | None = None,
+    interventions: Names = (),
     progress: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """Measures a network with the metrics and the tests of all theories; ``report.write`` makes a page of the
@@ -106,8 +109,11 @@ def measure(
         described: the inputs in words. Empty: their number and shape.
         images, progress: images before normalisation, for the pictures; receives a line per step.
         journal: file of the finished parts, from which an interrupted measurement goes on. None: no file.
+        interventions: interventions that are measured as well, see :func:`.intervene`, in a quarter of the
+            time; None: all.
     Returns:
-        Rows of kind "in network" and "network" by layer and head, each with its nulls, and attention maps.
+        Rows of kind "in network" and "network" by layer and head, each with its nulls, and attention maps;
+        rows of kind "intervention".
     Raises:
         ValueError: weights are not finite, inputs or labels do not fit (:func:`.checked`), the network raises
             on them, it has neither attention nor a list of blocks, memory or minutes do not suffice, the
@@ -126,7 +132,7 @@ def measure(
     )
     if user.inputs is None:
         raise ValueError(f"{user.name} must have inputs to be measured on, got none; pass a tensor [n, ...]")
-    limit = max_samples or default_samples(user.network, ids=_are_ids(user.inputs))
+    limit = max_samples or default_samples(user.network, ids=are_ids(user.inputs))
     data, classes = (
         _spaced(user.inputs, limit),
         None if user.labels is None else user.labels[evenly_spaced(len(user.labels), limit)],
@@ -152,6 +158,7 @@ def measure(
         settings=settings,
         pictured=images,
         journal=journal,
+        interventions=interventions,
         progress=progress,
         special_ids=special_ids,
         grid=grid,
@@ -177,6 +184,7 @@ def measure_user_model(
     settings: Mapping[str, Any],
     pictured: Images | None = None,
     journal: str | Path | None = None,
+    interventions: Names = (),
     progress: Callable[[str], None] = lambda text: None,
     special_ids: Collection[int] | None = None,
     grid: tuple[int, int] | None = None,
@@ -189,13 +197,17 @@ def measure_user_model(
         labels: class of each sequence, ``[n]``, or None.
         limits: "vocabulary" and "length" of a causal language model; empty for other networks, in which tests
             on ids do not run.
-        theories, networks, memory, minutes, device, against, seed, journal, progress: see :func:`measure`.
+        theories, networks, memory, minutes, device, against, seed, journal, interventions, progress: see
+            :func:`measure`.
         settings: settings of the result that the caller knows.
         special_ids, grid: see :func:`.probe`.
         pictured: images of the inputs.
     """
     chosen = [theory for theory in choose(theories) if theory.in_networks]
     minutes = MINUTES if minutes is None else minutes
+    changes = chosen_interventions(interventions)
+    inputs, targets = scored(user, data, labels, limits, special_ids) if changes else (data, None)
+    end_of_rows = minutes * (1 - INTERVENED * bool(changes))
     started, network = time.monotonic(), user.network
     known: dict[str, Any] = {"special_ids": special_ids, "grid": grid}
     number = _weights(network)
@@ -214,6 +226,7 @@ def measure_user_model(
         "special ids": None if special_ids is None else sorted(special_ids),
         "grid": None if grid is None else list(grid),
         "against": "" if other is None else f"{other.name} {checksum_of(other.network.state_dict())}",
+        "interventions": [f"{theory.name}/{one.name}" for theory, one in changes],
     }
     pieces = Pieces(None if journal is None else Path(journal), identity)
     second = user if other is None else other
@@ -240,7 +253,7 @@ def measure_user_model(
                     sequences=count(data),
                     copies=networks,
                     memory=free,
-                    minutes=minutes,
+                    minutes=end_of_rows,
                     other_copies={kind: min(number, networks) for kind, number in OTHER_COPIES.items()},
                     synthetic=SYNTHETIC_PASSES * bool(tests),
                     paired=0.0 if other is None else _weights(other.network) / max(1, number),
@@ -263,7 +276,7 @@ def measure_user_model(
             limits=dict(limits),
             seed=seed,
             draws=draws,
-            deadline=started + 60 * minutes - sizes.later,
+            deadline=started + 60 * end_of_rows - sizes.later,
             stored=pieces,
             progress=progress,
             **known,
@@ -288,6 +301,24 @@ def measure_user_model(
             options = {"name": user.name, "batch_size": sizes.batch, "special_ids": special_ids}
             probed = pieces(("linear probe",), lambda: [*linear_probe_rows(network, data, labels, **options)])
             table = Table([*table, *probed])
+        if changes:
+            latest = time.monotonic() + 60 * (minutes - end_of_rows)
+
+            def changed() -> list[Measurement]:
+                return interventions_in(
+                    network,
+                    inputs,
+                    targets,
+                    changes,
+                    limits=dict(limits),
+                    name=user.name,
+                    deadline=max(latest, started + 60 * minutes),
+                    seed=seed,
+                    processes=processes_for(device_of(network)),
+                    progress=progress,
+                )
+
+            table = Table([*table, *pieces(("interventions",), changed)])
         main = main_input(network, data, special_ids=special_ids)
         maps, layout = ({}, {}) if isinstance(main, str) else _maps(user, main, shown, sizes.batch)
     shape = {} if isinstance(data, Mapping) else {"shape": " × ".join(map(str, data.shape[1:]))}
@@ -309,6 +340,7 @@ def measure_user_model(
         "tested_sequences": sizes.tested,
         "minutes": minutes,
         "theories": [theory.name for theory in chosen],
+        **({"interventions": [f"{theory.name}/{one.name}" for theory, one in changes]} if changes else {}),
         **({} if other is None else {"against": other.name}),
         **settings,
         "seed": seed,
@@ -386,53 +418,9 @@ def default_samples(network: nn.Module, *, ids: bool) -> int:
     return SEQUENCES if ids else IMAGES if small else FEW_IMAGES
 
 
-def limits_of_ids(network: nn.Module, data: Inputs, special_ids: Collection[int] | None) -> dict[str, int]:
-    """Returns the sizes for tests on ids; none if the network is no causal language model."""
-    main = main_input(network, data, special_ids=special_ids)
-    if isinstance(main, str) or main.data.ndim != 2 or main.data.is_floating_point():
-        return {}
-    with evaluation(network), torch.random.fork_rng():
-        outputs = logits_of(run(network, main.inputs(main.data[:1])))
-    if outputs is None or not is_causal(network, main, outputs):
-        return {}
-    given = data if isinstance(data, Tensor) else data[main.name]
-    return {"vocabulary": max(int(main.data.max()) + 1, outputs.shape[-1]), "length": int(given.shape[1])}
-
-
-def is_causal(network: nn.Module, main: MainInput, outputs: Tensor | None) -> bool:
-    """Returns whether a network of ids returns logits for each of them that do not depend on later ids.
-
-    Args:
-        network: network of ids.
-        main: sequences of ids, of which the first is read.
-        outputs: its logits ``[1, seq, vocabulary]``, or another output.
-    """
-    sequence = main.data[:1]
-    if outputs is None or outputs.ndim != 3 or outputs.shape[:2] != sequence.shape or sequence.shape[1] < 2:
-        return False
-    if int(sequence.max()) >= outputs.shape[-1]:  # features, not logits over the vocabulary
-        return False
-    changed = sequence.clone()
-    changed[:, -1] = (changed[:, -1] + 1) % (int(sequence.max()) + 1)
-    if torch.equal(changed, sequence):
-        changed[:, -1] = 1
-    with evaluation(network), torch.random.fork_rng():
-        other = logits_of(run(network, main.inputs(changed)))
-    first, second = (
-        outputs[:, :-1].float(),
-        other[:, :-1].float() if other is not None else outputs[:, 1:].float(),
-    )
-    return float((first - second).abs().max()) <= CAUSAL_RTOL * float(first.abs().max())
-
-
 def _spaced(data: Inputs, limit: int) -> Inputs:
     """Returns at most ``limit`` sequences, evenly spaced."""
     return selected(data, evenly_spaced(count(data), limit))
-
-
-def _are_ids(data: Inputs) -> bool:
-    tensors = [data] if isinstance(data, Tensor) else list(data.values())
-    return not any(tensor.is_floating_point() for tensor in tensors)
 
 
 def _described(data: Inputs) -> str:

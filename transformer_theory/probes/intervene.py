@@ -426,6 +426,7 @@ def draw_controls(
     applied: Sequence[Applied],
     *,
     draws: int,
+    fewer: int | None = None,
     deadline: float = math.inf,
     seed: int = 0,
     processes: int = 1,
@@ -436,6 +437,7 @@ def draw_controls(
     Args:
         applied: the interventions.
         draws: largest number of draws of each control.
+        fewer: largest number of sequences on which controls are drawn. None: all.
         deadline: time of ``time.monotonic()`` at which all draws should be done. Controls are drawn on fewer
             sequences if they would take longer (:attr:`.Null.value` is the effect on them); after it no
             control has a second draw.
@@ -452,7 +454,7 @@ def draw_controls(
                 control,
                 _structures(control, each.structure, min(draws, control.draws), seed),
                 seed,
-                len(each.subject.sample),
+                min(len(each.subject.sample), fewer or len(each.subject.sample)),
             )
             for control in each.intervention.controls
             if each.tested

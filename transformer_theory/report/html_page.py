@@ -11,6 +11,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from ..comparison.interventions import judged_interventions
 from ..comparison.judged import (
     Quantity,
     findings,
@@ -42,7 +43,16 @@ from ..core.statistics import LEVEL
 from ..core.table import grouped
 from ..core.theory import Theory
 from ..metrics.named_tokens import PLACES
-from . import changes, curve_figures, figures, judged_figures, number_tables, tables, training
+from . import (
+    changes,
+    curve_figures,
+    figures,
+    interventions,
+    judged_figures,
+    number_tables,
+    tables,
+    training,
+)
 from .curves import (
     Curves,
     Series,
@@ -125,6 +135,7 @@ def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | Non
         "alone": single,
         "reach": _reach(combined),
         "found": _found(combined),
+        "interventions": interventions.section(combined.results, combined.theories),
         "notes": combined.notes,
         "copy": COPY if any(data_name(result).endswith(JPEGS) for result in combined.results) else "",
         "results": [] if single else [_result_line(*numbered) for numbered in enumerate(combined.results)],
@@ -558,6 +569,7 @@ def _one_network(result: Result, theories: Sequence[Theory]) -> dict[str, Any]:
     return {
         **head_of_network(result),
         "changes": changes.section(result, theories),
+        "interventions": interventions.section([result], theories),
         "sections": theories,
         "glance": _glance(result, found),
         "statements": network_statements(chosen, found),
@@ -566,7 +578,7 @@ def _one_network(result: Result, theories: Sequence[Theory]) -> dict[str, Any]:
         "meaning_of_p": MEANING_OF_P,
         "named_places": NAMED_PLACES,
         "rest": other_outcomes(chosen, found),
-        "headlines": tables.network_headlines(chosen),
+        "headlines": tables.network_headlines(chosen, judged_interventions(result)),
         "outcomes": {
             name: meaning
             for name, meaning in OUTCOMES.items()

@@ -11,6 +11,7 @@ cell is one of
 Every judged row has the columns :data:`JUDGED` and the cells of :func:`judged_cells`.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
@@ -230,12 +231,12 @@ def _noise(judged: Judged) -> tuple[Note, ...]:
     return () if noise is None else (Note(f"on noise {format.of_row(noise, judged.row)}"),)
 
 
-def judged_legend(judged: Sequence[Judged]) -> str:
+def judged_legend(judged: Sequence[Judged], value: str = "the mean over seeds") -> str:
     """Explains the columns of judged rows, and the outcomes that occur in them."""
     tests = format.counted(sum(one.q is not None for one in judged), "test")
     met = {one.outcome for one in judged}
     return (
-        "Value: the mean over seeds with its 95 % interval. Nulls: the median of the first, then kind and "
+        f"Value: {value} with its 95 % interval. Nulls: the median of the first, then kind and "
         "range of each. Effect: 0 is the median of the null, 1 the prediction or, without one, the bound of "
         f"the quantity. {tests}; q is the p-value adjusted for the false discovery rate in its family "
         "(Benjamini and Hochberg). "
@@ -362,13 +363,38 @@ def _columns(*first: Column) -> tuple[Column, ...]:
     return (replace(own[0], share=100 - sum(column.share for column in own[1:])), *own[1:])
 
 
-def network_headlines(chosen: Sequence[Quantity]) -> Table:
-    """Returns one line per theory, in the order of the sentences."""
+def network_headlines(chosen: Sequence[Quantity], changed: Sequence[Judged] = ()) -> Table:
+    """Returns one line per theory, in the order of the sentences.
+
+    Args:
+        chosen: the headlines.
+        changed: judged interventions in this network.
+    """
     ordered = sorted(chosen, key=strength)
-    lines = [Line((Strong(each.short_title), *_cells(each), _further(each.judged))) for each in ordered]
+    by_theory = grouped(changed, lambda each: each.row.theory)
+    lines = [
+        Line(
+            (
+                (Strong(each.short_title), *_as_predicted(by_theory.get(each.theory, ()))),
+                *_cells(each),
+                _further(each.judged),
+            )
+        )
+        for each in ordered
+    ]
     caption = "The headline of each theory in this network."
     columns = (*_columns(Column("theory", 0)), _FURTHER)
     return Table("own-headlines", caption, columns, (Block("", tuple(lines)),)).without_empty()
+
+
+def _as_predicted(changed: Sequence[Judged]) -> tuple[Note, ...]:
+    """Returns how many interventions of a theory are as predicted, and how many are opposite."""
+    tested = [each for each in changed if each.q is not None]
+    if not tested:
+        return ()
+    count = Counter(each.outcome for each in tested)
+    opposite = f", {count['opposite']} opposite" if count["opposite"] else ""
+    return (Note(f"interventions: {count['as predicted']} of {len(tested)} as predicted{opposite}"),)
 
 
 def _further(judged: Judged) -> Cell:
@@ -426,24 +452,30 @@ def _beyond(quantity: Quantity) -> Cell:
     return Plain(f"{len(quantity.beyond)} of {quantity.tested}"), *([Note(places)] if places else [])
 
 
-def interventions(found: Sequence[Judged]) -> Table:
-    """Returns one line per intervention, in blocks of one theory each. The value is the change of the measure
-    that the line names.
+def interventions(found: Sequence[Judged], theories: Sequence[Theory]) -> Table:
+    """Returns one line per intervention and network, in blocks of one theory each. The value is the change of
+    the measure that the line names.
+
+    Args:
+        found: judged interventions.
+        theories: theories with their titles.
     """
-    blocks = [
-        Block(
-            theory,
-            tuple(
-                Line(judged_cells((Plain(each.row.quantity), Note(str(each.row.at.get(MEASURE, "")))), each))
-                for each in own
-            ),
-            strong=True,
-            theory=theory,
-        )
-        for theory, own in grouped(found, lambda each: each.row.theory).items()
-    ]
-    caption = "Change of the outputs of a network when its attention is changed as a theory says."
-    return Table("interventions", caption, JUDGED, tuple(blocks), judged_legend(found))
+    titles = {theory.name: _title(theory) for theory in theories}
+    several = len({each.row.model for each in found}) > 1
+    blocks = []
+    for theory, own in grouped(found, lambda each: each.row.theory).items():
+        lines, before = [], ""
+        for each in sorted(
+            own, key=lambda each: [other.row.quantity for other in own].index(each.row.quantity)
+        ):
+            name = each.row.quantity if each.row.quantity != before else ""
+            before = each.row.quantity
+            below = ", ".join(filter(None, (each.row.model * several, str(each.row.at.get(MEASURE, "")))))
+            lines.append(Line(judged_cells((Plain(name), Note(below)), each)))
+        blocks.append(Block(titles.get(theory, theory), tuple(lines), strong=True, theory=theory))
+    caption = "Change of the outputs of a network when its forward pass is changed as a theory says."
+    legend = judged_legend(found, "the mean difference over sequences, changed less unchanged,")
+    return Table("interventions", caption, JUDGED, tuple(blocks), legend).without_empty()
 
 
 def standing_out(found: Sequence[Quantity]) -> Table | None:

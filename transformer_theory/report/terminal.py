@@ -18,7 +18,8 @@ from ..core.measurement import Measurement
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.theory import Theory
-from . import changes, number_tables, tables
+from ..theories import list_theories
+from . import changes, interventions, number_tables, tables
 from .sentences import (
     MEANING_OF_P,
     NAMED_PLACES,
@@ -257,6 +258,11 @@ def heads(result: Result, *, brief: bool = False) -> Group:
         others.append(f"{format.sentence_case(outcome)}: ", style="bold").append(f"{plain(names)}. ")
     parts.append(Padding(others, (1, 0, 0, 2)))
     parts += _changed(result, theories)
+    if said := interventions.sentences(judged_interventions(result), theories):
+        parts.append(Text("\nInterventions", style="bold"))
+    for title, text in said:
+        sentence = Text(f"{plain(title)}: ", style="bold").append(f"{plain(text)}.", style="not bold")
+        parts.append(Padding(sentence, (0, 0, 0, 2)))
     for theory in theories if not brief else ():
         own = tables.in_network(with_headlines(found, chosen), theory)
         if own["table"] is not None or own["reasons"]:
@@ -294,11 +300,11 @@ def _changed(result: Result, theories: Sequence[Theory]) -> list[RenderableType]
     return [*parts, Padding(rest, (0, 0, 0, 2)), Text(f"{remark}{changes.MEANING}", style="dim")]
 
 
-def interventions(result: Result) -> Group:
+def effects(result: Result) -> Group:
     """Returns what interventions in a network did: one line per intervention."""
     found = judged_interventions(result)
-    title = Text(f"{result.settings.get('model', 'network')}: changed attention", style="bold")
-    return Group(title, table(tables.interventions(found), without=("prediction", "effect")))
+    title = Text(f"{result.settings.get('model', 'network')}: interventions", style="bold")
+    return Group(title, table(tables.interventions(found, list_theories()), without=("prediction", "effect")))
 
 
 def networks(result: Result) -> Table:

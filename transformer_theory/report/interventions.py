@@ -1,28 +1,94 @@
-"""A picture of interventions: what the named change costs beside its matched controls, network by network.
+"""Interventions in networks: sentences, a figure and a table.
 
-Each network has a panel, each intervention a row. Grey bar: the range of the first control with its median;
-thin bar: a second control. Dot: the effect on the same sequences. Line: the interval over samples of the
-effect on all. A filled dot is as predicted; others are hollow, and a mark says why. Rows without an effect
-are empty.
+In the figure each network has a panel, each intervention a row. Grey bar: the range of the first control with
+its median; thin bar: a second control. Dot: the effect on the same sequences. Line: the interval over samples
+of the effect on all. A filled dot is as predicted; others are hollow, and a mark says why. Rows without an
+effect are empty.
 """
 
 import textwrap
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from ..comparison.interventions import judged_interventions
+from ..core import format
 from ..core.judgement import Judged
 from ..core.plotting import blank, colour, plain, style
+from ..core.result import Result
+from ..core.table import grouped
+from ..core.theory import Theory
+from ..probes.intervene import MEASURE
+from . import tables
+from .html import inline
 from .judged_figures import GREY, INK, MARKS, RULE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+MEANING = (
+    "The forward pass was changed as a theory says, and in matched random ways. "
+    "\u201cKept\u201d: the theory says that the outputs lose less than by random changes; "
+    "\u201cbroken\u201d: that they lose more"
+)
 WIDTH, LABEL, ROW, HEAD, FOOT = 7.2, 2.15, 0.27, 0.42, 0.66  # inches
 
 
+def section(results: Iterable[Result], theories: Sequence[Theory]) -> dict[str, Any] | None:
+    """Returns what a page says about the interventions of results: sentences, figure and table; None without
+    any.
+    """
+    found = [each for result in results for each in judged_interventions(result)]
+    if not found:
+        return None
+    networks = grouped(found, lambda each: each.row.model)
+    drawn = inline(
+        lambda: picture(networks),
+        "interventions",
+        "Effects of interventions beside those of matched random changes, network by network",
+    )
+    tests = sum(each.q is not None for each in found)
+    return {
+        "statements": sentences(found, theories),
+        "figure": drawn,
+        "caption": f"{MEANING}. {format.counted(tests, 'test')}; the false discovery rate is at most "
+        "5\u00a0% in each network.",
+        "table": tables.interventions(found, theories),
+    }
+
+
+def sentences(found: Sequence[Judged], theories: Sequence[Theory]) -> list[tuple[str, str]]:
+    """Returns the title of each theory with an intervention beyond its controls, and what was found."""
+    several = len({each.row.model for each in found}) > 1
+    beyond = [each for each in found if each.outcome in ("as predicted", "opposite")]
+    by_theory = grouped(beyond, lambda each: each.row.theory)
+    said = []
+    for theory in theories:
+        own = [
+            each for each in by_theory.get(theory.name, ()) if each.outcome in ("as predicted", "opposite")
+        ]
+        parts = []
+        for quantity, same in grouped(own, lambda each: each.row.quantity).items():
+            effects = "; ".join(_effect(each, several) for each in same)
+            parts.append(f"{quantity}: {effects}")
+        if parts:
+            said.append((theory.short_title, ". ".join(map(format.sentence_case, parts))))
+    return said
+
+
+def _effect(judged: Judged, several: bool) -> str:
+    """Returns an effect beside that of the controls: ``"accuracy −52 % against 0 % (another key of every query
+    removed), as predicted"``.
+    """
+    row = judged.row
+    null = row.nulls[0]
+    where = f"in {row.model} " if several else ""
+    change = f"{row.at[MEASURE]} {format.of_row(row.value, row)}"
+    return f"{where}{change} against {format.of_row(null.median, row)} ({null.kind}), {judged.outcome}"
+
+
 @style()
-def interventions(found: Mapping[str, Sequence[Judged]]) -> "Figure | None":
+def picture(found: Mapping[str, Sequence[Judged]]) -> "Figure | None":
     """Draws the effects on the measure that is judged; None if nothing was measured.
 
     Args:

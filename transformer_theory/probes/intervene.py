@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import zip_longest
 from typing import Any, Literal
@@ -36,7 +36,7 @@ from ..core.format import counted
 from ..core.intervention import Attended, Change, Control, Intervention, NotChanged, Site
 from ..core.measurement import Measurement, Null, Side
 from ..core.statistics import LEVEL, RANGE_DRAWS, clopper_pearson, evenly_spaced, student_interval
-from .changed_pass import changed_attention, check_changed
+from .changed_pass import ChangedAttention, changed_attention, check_changed
 from .evaluation import evaluation, logits_of
 from .passes import Inputs, count, run, selected
 
@@ -92,11 +92,13 @@ class Sample:
         targets: class of each sequence, ``[n]``, or next id of each token, ``[n, seq]``; negative where none
             is scored. None: outputs are compared with those of the unchanged network.
         batch: number of sequences per forward pass.
+        numbers: number of each sequence among all that are scored, ``[n]``. None: its place.
     """
 
     inputs: Inputs
     targets: Tensor | None
     batch: int
+    numbers: Int[Tensor, " n"] | None = None
 
     def __len__(self) -> int:
         return count(self.inputs)
@@ -104,7 +106,8 @@ class Sample:
     def part(self, which: Int[Tensor, " chosen"]) -> "Sample":
         """Returns some of the sequences."""
         targets = None if self.targets is None else self.targets[which]
-        return Sample(selected(self.inputs, which), targets, self.batch)
+        numbers = None if self.numbers is None else self.numbers[which]
+        return Sample(selected(self.inputs, which), targets, self.batch, numbers)
 
     def measures(self) -> tuple[Measure, ...]:
         """Returns the measures: accuracy and loss, next-token loss, or the agreement of outputs."""
@@ -170,6 +173,8 @@ class Subject:
     """
 
     def __init__(self, model: nn.Module, sample: Sample):
+        if sample.numbers is None:
+            sample = replace(sample, numbers=torch.arange(len(sample)))
         self.model, self.sample, self.measures = model, sample, sample.measures()
 
     @property
@@ -203,16 +208,21 @@ class Subject:
         assert outputs is not None  # a first pass has shown that there are some
         return outputs.cpu()
 
-    def _numbers(self, unchanged: Tensor | None) -> tuple[Tensor, dict[str, Float[Tensor, " n"]]]:
+    def _numbers(
+        self, unchanged: Tensor | None, changed: ChangedAttention | None = None
+    ) -> tuple[Tensor, dict[str, Float[Tensor, " n"]]]:
         """Runs the network, and returns its largest outputs and its numbers.
 
         Args:
             unchanged: largest outputs of the unchanged network. None: this is the unchanged network.
+            changed: its changes, which receive the numbers of the sequences.
         """
         own: list[Tensor] = []
         found: dict[str, list[Tensor]] = {measure.name: [] for measure in self.measures}
         first = 0
         for batch in self._batches():
+            if changed is not None:
+                changed.numbers = batch.numbers
             outputs = self._run(batch)
             own.append(outputs.argmax(-1))
             reference = own[-1] if unchanged is None else unchanged[first : first + len(batch)]
@@ -224,7 +234,7 @@ class Subject:
     def effects(
         self, change: Change, name: str, *, site: Site = "attention", seed: int = 0, structure: Any = None
     ) -> Effects:
-        """Runs the network with changed attention or blocks.
+        """Runs the network with changed attention, blocks or inputs.
 
         Args:
             change: the change.
@@ -232,11 +242,11 @@ class Subject:
             site: what is changed, see :class:`~..core.intervention.Intervention`.
             seed, structure: see :func:`.changed_attention`.
         Raises:
-            NotChanged: the change changed no weight, no value and no output.
+            NotChanged: the change changed no weight, no value, no output and no input.
         """
         unchanged, numbers = self._own
         with changed_attention(self.model, change, site=site, seed=seed, structure=structure) as changed:
-            _, after = self._numbers(unchanged)
+            _, after = self._numbers(unchanged, changed)
         check_changed(changed, name)
         return Effects(numbers, after)
 
@@ -388,7 +398,7 @@ def apply_intervention(
         limits: "vocabulary" and "length" of a causal language model; otherwise empty.
         seed: seed of inputs and structures.
     Raises:
-        NotChanged: the change changed no weight, no value and no output.
+        NotChanged: the change changed no weight, no value, no output and no input.
         NoAttention: the network has no attention, or no block, that can be changed.
         ValueError: the network has no place for the change, or the inputs do not suffice.
     """

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tests.theories.test_changes_by_hand import generator
 from transformer_theory.core.intervention import InputPass, Inputs, NotChanged
 from transformer_theory.core.measurement import Measurement
-from transformer_theory.probes.intervene import Sample, measure_intervention
+from transformer_theory.probes.intervene import Sample, Subject, apply_intervention, draw_controls, rows_of
 from transformer_theory.theories.chain_of_thought import interventions as chain
 from transformer_theory.theories.chain_of_thought.in_networks import TASK
 from transformer_theory.theories.chain_of_thought.tasks import accepts, vocabulary
@@ -132,9 +132,8 @@ class Solver(nn.Module):
 def effect(model: nn.Module, which) -> tuple[Measurement, Measurement]:
     """The effect of an intervention and the loss of the unchanged network; the batch has 16 of 60 prompts."""
     sample = Sample(torch.zeros(1, 1, dtype=torch.int64), None, 16)
-    rows = measure_intervention(
-        model, sample, "chain_of_thought", which, limits=LIMITS, name="written", draws=19, seconds=60
-    )
+    applied = apply_intervention(Subject(model, sample), None, "chain_of_thought", which, limits=LIMITS)
+    rows = rows_of(applied, draw_controls([applied], draws=19)[0], "written")
     return rows[0], rows[1]
 
 

@@ -216,6 +216,7 @@ class Intervention:
             heads, is removed and scored on the other half. None: there is nothing to choose.
         inputs: ``(limits, generator) -> inputs``, for causal language models; ``limits`` has "vocabulary" and
             "length", the longest sequence. None: the inputs of the caller.
+        on_own: whether the structure that is chosen on such inputs is scored on those of the caller.
     Raises:
         ValueError: the name has a comma or a slash, there is no control, or a control has neither a change
             nor a structure.
@@ -228,6 +229,7 @@ class Intervention:
     source: Source
     choose: Callable[[Callable[[Callable[[Any], None]], None]], Any] | None = None
     inputs: Callable[[dict[str, int], Generator], Inputs] | None = None
+    on_own: bool = False
     site: Site = "attention"
 
     def __post_init__(self):

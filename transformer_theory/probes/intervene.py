@@ -1,7 +1,8 @@
 r"""The effect of an intervention on the outputs of a network, beside that of matched random changes.
 
 A measure gives each sequence a number m: whether the class is right, its cross-entropy, the mean
-cross-entropy of its next ids, or the share of largest outputs that stay. The effect is the mean of the
+cross-entropy of its next ids, how much lower it is late than early in the sequence, or the share of largest
+outputs that stay. The effect is the mean of the
 paired differences
 
 .. math:: \Delta = \frac1n \sum_i \bigl( m_i(\text{changed}) - m_i(\text{unchanged}) \bigr),
@@ -51,6 +52,7 @@ UNCHANGED, CHANGED = "unchanged", "changed"
 MEASURE = "measure"
 """Coordinate of a row: what the intervention changes."""
 ACCURACY, LOSS, NEXT, AGREEMENT = "accuracy", "loss", "next-token loss", "agreement of outputs"
+IN_CONTEXT = "in-context score"
 AT_CHANCE = (
     "not tested: the {} of the unchanged network, {:.4g}, is not better than that of a constant output, "
     "{:.4g}"
@@ -110,14 +112,19 @@ class Sample:
         return Sample(selected(self.inputs, which), targets, self.batch, numbers)
 
     def measures(self) -> tuple[Measure, ...]:
-        """Returns the measures: accuracy and loss, next-token loss, or the agreement of outputs."""
+        """Returns the measures: accuracy and loss, next-token loss, with the in-context score where first and
+        last quarters are scored, or the agreement of outputs.
+        """
         if self.targets is None:
             return (Measure(AGREEMENT, _agreement),)
         known = self.targets[self.targets >= 0]
         shares = torch.bincount(known.flatten()).double() / max(1, known.numel())
         entropy = float(torch.special.entr(shares).sum())
         if self.targets.ndim > 1:
-            return (Measure(NEXT, _next_loss, -1, entropy),)
+            following = Measure(NEXT, _next_loss, -1, entropy)
+            scored = [(part >= 0).any(1).all() for part in _quarters(self.targets)]
+            # without a difference between early and late ids nothing is learnt in context
+            return (following, Measure(IN_CONTEXT, _in_context, -1, 0.0)) if all(scored) else (following,)
         return (
             Measure(ACCURACY, _right, 1, float(shares.max())),
             Measure(LOSS, _class_loss, -1, entropy),
@@ -144,6 +151,19 @@ def _next_loss(outputs: Tensor, targets: Tensor | None, unchanged: Tensor) -> Fl
         outputs.float().flatten(0, 1), targets.clamp_min(0).flatten(), reduction="none"
     ).view(targets.shape)
     return (losses.double() * scored).sum(1) / scored.sum(1).clamp_min(1)
+
+
+def _quarters(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the first and the last quarter of sequences ``[n, seq, ...]``."""
+    size = x.shape[1] // 4
+    return x[:, :size], x[:, x.shape[1] - size :]
+
+
+def _in_context(outputs: Tensor, targets: Tensor | None, unchanged: Tensor) -> Float[Tensor, " n"]:
+    """Returns the mean cross-entropy in the last quarter of each sequence less that in the first, in nats."""
+    assert targets is not None
+    early, late = (_next_loss(*part, unchanged) for part in zip(_quarters(outputs), _quarters(targets)))
+    return late - early
 
 
 def _agreement(outputs: Tensor, targets: Tensor | None, unchanged: Tensor) -> Float[Tensor, " n"]:
@@ -416,6 +436,7 @@ def apply_intervention(
             )
         choosing, subject = halves
         structure = intervention.choose(partial(choosing.read, site=site))
+        subject = whole if intervention.on_own else subject
     effects = subject.effects(
         intervention.change, intervention.name, site=site, seed=seed, structure=structure
     )

@@ -13,6 +13,7 @@ from tests.comparison.test_interventions import CHANGED, INDUCTION, NEXT, UNCHAN
 from tests.theories.test_interventions import attended
 from transformer_theory.core.intervention import Attended
 from transformer_theory.probes.changed_pass import changed_attention
+from transformer_theory.probes.intervene import Sample
 from transformer_theory.theories.induction.interventions import (
     ChosenHeads,
     choose_heads,
@@ -23,6 +24,7 @@ from transformer_theory.theories.induction.interventions import (
 )
 
 P = 4
+TEXT, SCORE = "induction/induction heads removed on the text", "in-context score"
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -185,14 +187,47 @@ def test_a_loud_idle_head_is_no_match_for_a_quiet_induction_head():
         assert loss(model(made.ids), made.targets) > 100
 
 
+def test_the_in_context_score_of_the_text_by_hand():
+    model, text = Repeating(), ids()[:, :20].repeat(1, 2)
+    text[-1] = torch.arange(40)  # a text in which nothing recurs
+    result = tt.intervene(model, text, TEXT, draws=19)
+    losses = (
+        nn.functional.cross_entropy(
+            model(text)[:, :-1].flatten(0, 1), text[:, 1:].flatten(), reduction="none"
+        )
+        .view(8, 39)
+        .detach()
+    )
+    expected = losses[:, 30:].mean(1) - losses[:, :10].mean(1)  # the last of forty ids has no next one
+    assert float(expected.mean()) < -3
+    row = effect(result, SCORE)
+    assert row.n == 8
+    assert value(result, SCORE, UNCHANGED) == pytest.approx(float(expected.mean()), rel=1e-5)
+    # without the heads all ids are equally likely, early and late
+    assert value(result, SCORE, CHANGED) == pytest.approx(0.0, abs=1e-4)
+    assert row.value == pytest.approx(-float(expected.mean()), rel=1e-4)
+    assert (row.side, row.nulls[0].p(row.value, ">="), row.nulls[1].p(row.value, ">=")) == (">=", 0.05, 0.05)
+    assert value(result, NEXT, UNCHANGED) == pytest.approx(float(losses.mean()), rel=1e-5)
+
+
+def test_short_or_partly_scored_sequences_have_no_in_context_score():
+    ends = torch.full((3, 8), -1)
+    ends[:, -2:] = 1
+    for targets in (torch.ones(3, 3, dtype=torch.int64), ends):
+        assert [each.name for each in Sample(targets, targets, 3).measures()] == [NEXT]
+    ends[:, 1] = 1
+    assert [each.name for each in Sample(ends, ends, 3).measures()] == [NEXT, SCORE]
+
+
 def test_a_network_without_induction_has_nothing_to_lose():
     class Blind(Repeating):
         def forward(self, ids):
             return 0 * super().forward(ids)
 
-    row = effect(tt.intervene(Blind(), ids(), INDUCTION, draws=19), NEXT)
-    assert (row.value, row.side, row.nulls) == (0.0, None, ())
-    assert "not better than that of a constant output" in row.note
+    for name, measure in ((INDUCTION, NEXT), (TEXT, NEXT), (TEXT, SCORE)):
+        row = effect(tt.intervene(Blind(), ids(), name, draws=19), measure)
+        assert (row.value, row.side, row.nulls) == (0.0, None, ())
+        assert f"the {measure} of the unchanged network" in row.note
 
 
 def test_heads_need_attention_among_the_tokens():

@@ -5,6 +5,9 @@ chosen whose prefix matching is at least half of the largest one, at most half o
 stand in for each other, so that a network hardly misses one of them. On the other half their weights are set
 to zero, and the loss is that of the second block, where the first one can be continued.
 
+The same heads are removed on the text of the caller as well, where they lower the loss of ids late in a
+sequence: the in-context score is the loss of its last quarter less that of the first one.
+
 The first control removes as much of as many other heads of the same layers; where a layer has too few, heads
 of other layers take their place. A head h in place of g keeps
 
@@ -147,17 +150,28 @@ def repeated(limits: dict[str, int], generator: Generator) -> Inputs:
     return Inputs(ids, targets)
 
 
+CONTROLS = (
+    Control("as much of as many other heads, of the same layers if possible", structure=other_heads),
+    Control("the same heads changed as much in random directions", random_direction),
+)
 INTERVENTIONS = (
     Intervention(
         name="induction heads removed",
         change=removed,
         predicts="broken",
-        controls=(
-            Control("as much of as many other heads, of the same layers if possible", structure=other_heads),
-            Control("the same heads changed as much in random directions", random_direction),
-        ),
+        controls=CONTROLS,
         source=Source("olsson2022incontext"),
         choose=choose_heads,
         inputs=repeated,
+    ),
+    Intervention(
+        name="induction heads removed on the text",
+        change=removed,
+        predicts="broken",
+        controls=CONTROLS,
+        source=Source("olsson2022incontext"),
+        choose=choose_heads,
+        inputs=repeated,
+        on_own=True,
     ),
 )

@@ -18,23 +18,17 @@ from transformer_theory.core.sources import Source
 from transformer_theory.core.statistics import student_interval
 from transformer_theory.models import ViT
 from transformer_theory.probes.intervene import (
-    ACCURACY,
-    AGREEMENT,
     CHANGED,
-    LOSS,
-    NEXT,
     UNCHANGED,
     Applied,
     Drawing,
-    Measure,
-    Sample,
     Subject,
     apply_intervention,
-    at_chance,
     batch_size,
     draw_controls,
     rows_of,
 )
+from transformer_theory.probes.sample import ACCURACY, AGREEMENT, LOSS, NEXT, Measure, Sample, at_chance
 
 KEPT = "scan_snap/keys that hold 90 % of the weight"
 HARD = "attention_svm/all weight on the largest score"

@@ -28,7 +28,6 @@ from ..probes.forward_pass import NoAttention
 from ..probes.in_use import reserving
 from ..probes.intervene import (
     MINUTES,
-    Sample,
     Subject,
     apply_intervention,
     batch_size,
@@ -38,6 +37,7 @@ from ..probes.intervene import (
 )
 from ..probes.main_input import main_input
 from ..probes.passes import Inputs, count, selected
+from ..probes.sample import Sample
 from ..theories import choose, list_theories
 from .checks import check_weights, first_pass
 from .user_models import default_samples, limits_of_ids

@@ -13,7 +13,7 @@ from tests.comparison.test_interventions import CHANGED, INDUCTION, NEXT, UNCHAN
 from tests.theories.test_interventions import attended
 from transformer_theory.core.intervention import Attended
 from transformer_theory.probes.changed_pass import changed_attention
-from transformer_theory.probes.intervene import Sample
+from transformer_theory.probes.sample import Sample
 from transformer_theory.theories.induction.interventions import (
     ChosenHeads,
     choose_heads,

@@ -26,6 +26,7 @@ from transformer_theory.probes.intervene import (
     apply_intervention,
     batch_size,
     draw_controls,
+    recovered_share,
     rows_of,
 )
 from transformer_theory.probes.sample import ACCURACY, AGREEMENT, LOSS, NEXT, Measure, Sample, at_chance
@@ -96,6 +97,21 @@ def test_the_key_that_is_needed_is_found():
     assert loss.nulls[0].p(loss.value, "<=") == 0.01
     assert result.name == "intervene"
     assert result.settings["interventions"] == [KEPT]
+
+
+def test_the_recovered_share_by_hand():
+    """A baseline loses .5 on average, the change .2: 60 % of the loss is avoided."""
+    differences, without = torch.tensor([-0.4, 0.0]), torch.tensor([-1.0, 0.0])
+    better = Measure(ACCURACY, lambda *_: without)
+    assert recovered_share(differences, without, better) == pytest.approx(0.6)
+    assert recovered_share(-differences, -without, Measure(LOSS, lambda *_: without, -1)) == pytest.approx(
+        0.6
+    )
+    # a change that loses more than the baseline recovers less than nothing
+    assert recovered_share(2 * without, without, better) == pytest.approx(-1.0)
+    # nothing is recovered where the baseline loses nothing, or gains
+    assert recovered_share(differences, 0 * without, better) is None
+    assert recovered_share(differences, -without, better) is None
 
 
 def test_a_small_score_is_broken_by_hard_selection_of_another_key():
@@ -210,6 +226,18 @@ def test_next_ids_are_scored_without_labels():
     expected = losses.view(6, 19).mean(1)
     assert value(result, NEXT, UNCHANGED) == pytest.approx(float(expected.mean().detach()), rel=1e-5)
     assert "3 draws" in effect(result, NEXT).note or not effect(result, NEXT).nulls
+
+
+def test_words_are_counted_before_next_ids():
+    """A language model without labels has common words; a network without either has the reason."""
+    ids = torch.randint(8, (16, 20), generator=torch.Generator().manual_seed(1))
+    name = "scan_snap/common tokens removed from the first keys"
+    row = effect(tt.intervene(Repeating(8), ids, name, draws=3, max_samples=16), NEXT)
+    assert row.value is not None
+    assert row.n == 8  # the other half chose the words
+    (missing,) = tt.intervene(Marked(), marked()[0], name, draws=3).table
+    assert missing.value is None
+    assert "a class of each sequence or next ids, got neither" in missing.reason
 
 
 def test_outputs_are_compared_with_those_of_the_unchanged_network():

@@ -13,6 +13,7 @@ from transformer_theory.core.intervention import (
     largest_mass,
     normalised,
     random_order,
+    taken_at_random,
 )
 from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.sources import Source
@@ -67,6 +68,23 @@ def test_weights_are_permuted_among_the_allowed_keys_of_their_row():
     assert len({tuple(row) for row in new.tolist()}) == 6
 
 
+def test_weight_is_taken_from_keys_in_a_random_order():
+    """Of .9 in three keys, .6 is taken: two keys give all or a part of theirs, in each of the orders."""
+    mask = [[False, True, True, True]] * 90
+    at = attended([[0.1, 0.4, 0.3, 0.2]] * 90, mask)
+    found = {
+        tuple(round(x, 4) for x in row)
+        for row in taken_at_random(at, torch.full((1, 1, 90, 1), 0.6))[0, 0].tolist()
+    }
+    # of the six orders two pairs give the same
+    by_hand = {(0.0, 0.4, 0.2, 0.0), (0.0, 0.3, 0.3, 0.0), (0.0, 0.4, 0.0, 0.2), (0.0, 0.1, 0.3, 0.2)}
+    assert found == by_hand
+    # none gives more than it has
+    every = taken_at_random(at, torch.full((1, 1, 90, 1), 2.0))[0, 0]
+    assert_close(every, torch.tensor([0.0, 0.4, 0.3, 0.2]).expand(90, 4))
+    assert not taken_at_random(at, torch.zeros(1, 1, 90, 1)).any()
+
+
 def test_scores_are_those_of_the_softmax():
     scores = torch.tensor([[1.0, -2.0, 0.5], [3.0, 0.0, 0.0]])
     mask = torch.tensor([[True, True, True], [True, True, False]])
@@ -93,7 +111,7 @@ def test_a_theory_names_each_of_its_interventions_once():
     from dataclasses import replace
 
     scan = theory("scan_snap")
-    assert "1 intervention" in scan.parts
+    assert f"{len(scan.interventions)} interventions" in scan.parts
     with pytest.raises(ValueError, match="different names"):
         replace(scan, interventions=scan.interventions * 2)
 

@@ -347,6 +347,155 @@ def test_layers_and_heads_are_counted_like_those_of_the_probe():
         assert sorted(own) == sorted(set(metric.found)), name
 
 
+# --- attention with its output matrix
+
+JOINED = ("XLNet, time first",)  # its heads and their output matrix meet in an einsum
+
+
+@pytest.mark.parametrize(("name", "implementation"), CASES)
+def test_what_attention_adds_is_the_sum_of_its_heads(name, implementation):
+    pytest.importorskip("transformers")
+    family = FAMILIES[name]
+    model, inputs, seen = model_of(family, implementation).eval(), inputs_of(family), []
+
+    def keep(attention):
+        seen.append(attention)
+        return attention
+
+    if name in JOINED:
+        with (
+            pytest.raises(ValueError, match=r"rel_attn are not multiplied by one output matrix"),
+            changed_attention(model, keep, site="output"),
+        ):
+            model(**inputs)
+        return
+    with torch.no_grad():
+        plain = [x.clone() for x in tensors(model(**inputs))]
+    with changed_attention(model, keep, site="output") as changed:
+        same = tensors(model(**inputs))
+    assert changed.found == len(seen) == family.attentions
+    assert not changed.changed
+    assert all(torch.allclose(x, y, atol=1e-5) for x, y in zip(plain, same, strict=True))
+    if name in ("T5", "BART"):  # each layer of the decoder attends to the encoder as well
+        assert [each.tokens is None for each in seen] == [False] * 3 + [True, False, True]
+    for each in seen:
+        heads = torch.einsum("nhqk,nhke,hde->nqd", each.weights, each.value.float(), each.matrix.float())
+        bias = each.added - heads  # the same for all tokens
+        assert_close(bias, bias[:1, :1].expand_as(bias), rtol=1e-4, atol=1e-5 * float(each.added.abs().max()))
+    with changed_attention(model, slightly, site="output") as changed:
+        close = tensors(model(**inputs))
+    assert changed.changed == changed.found
+    for x, y in zip(plain, close, strict=True):
+        assert_close(y, x, rtol=2e-3, atol=2e-4 * float(x.abs().max()))
+    with changed_attention(model, lambda each: each.with_added(2 * each.added), site="output"):
+        other = tensors(model(**inputs))
+    assert not all(torch.equal(x, y) for x, y in zip(plain, other, strict=True))
+
+
+def test_what_attention_adds_is_replaced():
+    """Without attention a network is that of its MLPs; its tokens are those that go into the attention."""
+    model, inputs, seen = vit(), torch.randn(7, 5, 6, generator=torch.Generator().manual_seed(1)), []
+
+    def nothing(attention):
+        seen.append(attention)
+        return attention.with_added(0 * attention.added)
+
+    with changed_attention(model, nothing, site="output"):
+        found = model(inputs)
+    with torch.no_grad():
+        x = torch.cat([model.cls_token.expand(7, -1, -1), model.embed(inputs)], 1) + model.pos_embedding
+        for block, each in zip(model.blocks, seen, strict=True):
+            assert_close(each.tokens, block.attention_norm(x))
+            assert (each.module, each.attention) == (block, f"{each.name}.attention")
+            assert_close(each.added, block.attention(each.tokens))
+            x = x + block.mlp(block.mlp_norm(x))
+        assert_close(found, model.head(model.norm(x)[:, 0]))
+
+
+def test_changed_weights_pass_through_the_output_matrix():
+    """Other weights give the same output, whether they are changed before it or with it."""
+    model, inputs = vit(), torch.randn(3, 5, 6)
+    with changed_attention(model, second_uniform):
+        expected = model(inputs)
+    with changed_attention(model, second_uniform, site="output"):
+        assert_close(model(inputs), expected)
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_attention_of_torch_with_either_axis_first(batch_first):
+    torch.manual_seed(0)
+    model, x, seen = nn.MultiheadAttention(8, 2, batch_first=batch_first).eval(), torch.randn(3, 5, 8), []
+    given = x if batch_first else x.transpose(0, 1)
+
+    class Around(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = model
+
+        def forward(self, x):  # [batch, seq, dim]
+            x = x if batch_first else x.transpose(0, 1)
+            y = self.attention(x, x, x)[0]
+            return y if batch_first else y.transpose(0, 1)
+
+    def keep(attention):
+        seen.append(attention)
+        return attention.with_added(attention.added + attention.tokens)
+
+    with changed_attention(Around(), keep, site="output") as changed:
+        found = changed.model(x)
+    plain = model(given, given, given)[0]
+    plain = (plain if batch_first else plain.transpose(0, 1)).detach()
+    assert_close(seen[0].added, plain)
+    assert_close(seen[0].tokens, x)
+    assert_close(found, plain + x)
+
+
+def test_tokens_of_attention_to_other_tokens_are_not_known():
+    class Crossing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x):
+            return self.attention(x, 2 * x, 2 * x)[0]
+
+    seen = []
+    with changed_attention(Crossing(), lambda each: seen.append(each) or each, site="output") as changed:
+        changed.model(torch.randn(3, 5, 8))
+    assert seen[0].tokens is None
+
+
+def test_heads_without_an_output_matrix():
+    class Gated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.out = nn.Linear(8, 8)
+
+        def forward(self, x):
+            heads = x.unflatten(-1, (2, 4)).transpose(1, 2)
+            y = nn.functional.scaled_dot_product_attention(heads, heads, heads)
+            return self.out(y.transpose(1, 2).flatten(2) * x.sigmoid())
+
+    with (
+        pytest.raises(ValueError, match="heads of the attention of Gated are not multiplied by one output"),
+        changed_attention(Gated(), unchanged, site="output") as changed,
+    ):
+        changed.model(torch.randn(3, 5, 8))
+
+
+def test_what_is_added_must_be_finite_and_changed():
+    model, x = vit(), torch.randn(2, 5, 6)
+    with (
+        pytest.raises(ValueError, match=r"outputs must be finite.*blocks\.0\.attention, layer 0"),
+        changed_attention(model, lambda each: each.with_added(each.added / 0), site="output"),
+    ):
+        model(x)
+    with changed_attention(model, unchanged, site="output") as changed:
+        model(x)
+    with pytest.raises(NotChanged, match="nothing changed no output in 2 attentions of ViT"):
+        check_changed(changed, "nothing")
+
+
 # --- blocks
 
 
@@ -441,6 +590,20 @@ def test_blocks_that_are_no_modules():
         changed_attention(model, doubled, site="block"),
     ):
         model(x)
+
+
+def test_next_ids_are_those_of_the_pass():
+    model, seen, ids = vit(), [], torch.tensor([[1, 2, -1], [4, 0, -1]])
+
+    def keep(passed):
+        seen.append(passed.next_ids)
+        return passed
+
+    with changed_attention(model, keep, site="output") as changed:
+        model(torch.randn(2, 5, 6))
+        changed.next_ids = ids
+        model(torch.randn(2, 5, 6))
+    assert [x is ids for x in seen] == [False, False, True, True]
 
 
 def test_labels_are_those_of_the_pass():

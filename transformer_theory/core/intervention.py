@@ -3,13 +3,15 @@ r"""Interventions: a theory names a structure, and says what removing it does to
     A [batch, heads, queries, keys] weights,  V [batch, heads, keys, dim] values,
     output = A V    becomes    output = A' V',    (A', V') = change(A, V, queries, keys, scores)
 
-in every attention of a network; or, in every block, Z^{l+1} = block(Z^l) becomes change(Z^l, Z^{l+1}); or the
-inputs X of the network become change(X). Beside the change that the theory names stand matched changes, which
-are drawn at random (:class:`Control`): as many keys, as much weight, as many heads. If the theory is right,
-the named change alters the task's measure less ("kept") or more ("broken") than matched ones do.
+in every attention of a network. With the matrices W_h that lead from the heads to the stream, the sum over
+heads of A_h V_h W_h^T may be replaced as a whole (:class:`Projected`). In every block, Z^{l+1} = block(Z^l)
+becomes change(Z^l, Z^{l+1}); or the inputs X of the network become change(X). Beside the change that the
+theory names stand matched changes, which are drawn at random (:class:`Control`): as many keys, as much
+weight, as many heads. If the theory is right, the named change alters the task's measure less ("kept") or
+more ("broken") than matched ones do.
 
-The functions of this module are what most changes are made of: sets of keys in every row of the weights, and
-random orders of the keys.
+The functions of this module are what most changes are made of: sets of keys in every row of the weights,
+random orders of the keys, and weight that keys give in a random order.
 """
 
 from collections.abc import Callable
@@ -55,6 +57,8 @@ class Attended:
             where there are none.
         numbers: number of each sequence among all that are scored, ``[sequences]``; None: its place in the
             batch.
+        next_ids: next id of each token, ``[sequences, seq]``, negative where none is scored, while a
+            structure is chosen in a causal language model; None otherwise.
     """
 
     layer: int
@@ -70,6 +74,7 @@ class Attended:
     structure: Any = None
     labels: Int[Tensor, " sequences"] | None = None
     numbers: Int[Tensor, " sequences"] | None = None
+    next_ids: Int[Tensor, "sequences seq"] | None = None
 
     @property
     def scores(self) -> Float[Tensor, "windows heads q n"]:
@@ -98,6 +103,34 @@ class Attended:
         if self.sequences < 2:
             raise ValueError("what another sequence has needs a batch of at least two, got one")
         return x.roll(len(x) // self.sequences, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Projected(Attended):
+    r"""An attention with the matrices that lead from its heads to the stream,
+
+    .. math:: \text{added} = \sum_h A_h V_h W_h^\top + b .
+
+    A change may replace weights and values, or what is added.
+
+    Attributes:
+        tokens: what goes into the module with the attention, ``[windows, keys, width]``; None if it is not as
+            many tokens as there are keys, or other tokens go in as well.
+        matrix: :math:`W_h`, ``[heads, dim, value_dim]``.
+        added: what the attention adds to the stream, with the bias b, ``[windows, queries, dim]``.
+        name, module, attention: as for :class:`BlockPass`.
+    """
+
+    tokens: Float[Tensor, "windows n width"] | None
+    matrix: Float[Tensor, "heads dim value_dim"]
+    added: Float[Tensor, "windows q dim"]
+    name: str
+    module: Any
+    attention: str
+
+    def with_added(self, added: Float[Tensor, "windows q dim"]) -> "Projected":
+        """Returns the attention that adds something else to the stream."""
+        return replace(self, added=added)
 
 
 @dataclass(frozen=True)
@@ -154,12 +187,13 @@ class InputPass:
 
 
 Change = Callable[[Any], Any]
-"""Function from what an attention (:class:`Attended`) or a block (:class:`BlockPass`) computes, or a network
-receives (:class:`InputPass`), to the same with other weights, values, outputs or inputs."""
+"""Function from what an attention (:class:`Attended`, :class:`Projected`) or a block (:class:`BlockPass`)
+computes, or a network receives (:class:`InputPass`), to the same with other weights, values, outputs or
+inputs."""
 
-Site = Literal["attention", "block", "inputs"]
-"""What an intervention changes: every attention (:class:`Attended`), every block (:class:`BlockPass`), or the
-inputs of the network (:class:`InputPass`)."""
+Site = Literal["attention", "output", "block", "inputs"]
+"""What an intervention changes: every attention (:class:`Attended`), every attention with its output matrix
+(:class:`Projected`), every block (:class:`BlockPass`), or the inputs of the network (:class:`InputPass`)."""
 
 
 @dataclass(frozen=True)
@@ -204,19 +238,19 @@ class Intervention:
     Attributes:
         name: name without comma and slash, e.g. "keys that hold 90 % of the weight".
         change: the change.
-        site: what is changed: every "attention" (:class:`Attended`), every "block" (:class:`BlockPass`), or
-            the "inputs" of the network (:class:`InputPass`).
+        site: what is changed (:data:`Site`).
         predicts: "kept" if the theory says that the task's measure loses less than by a control, "broken" if
             it loses more.
         controls: matched random changes; the first one is tested, further ones may match it.
         source: passage of the literature that names the structure.
         choose: ``read -> structure``, where ``read(function)`` runs the network on one half of the inputs and
-            calls the function with the :class:`Attended` of each attention, or the :class:`BlockPass` of each
-            block. The structure, such as a set of
-            heads, is removed and scored on the other half. None: there is nothing to choose.
+            calls the function with what the change receives. The structure, such as a set of heads, is
+            removed and scored on the other half. None: there is nothing to choose.
         inputs: ``(limits, generator) -> inputs``, for causal language models; ``limits`` has "vocabulary" and
             "length", the longest sequence. None: the inputs of the caller.
         on_own: whether the structure that is chosen on such inputs is scored on those of the caller.
+        baseline: kind and change of what the network is left with without the structure, such as uniform
+            weights. A note says which share of its loss the named change avoids. None: there is none.
     Raises:
         ValueError: the name has a comma or a slash, there is no control, or a control has neither a change
             nor a structure.
@@ -231,6 +265,7 @@ class Intervention:
     inputs: Callable[[dict[str, int], Generator], Inputs] | None = None
     on_own: bool = False
     site: Site = "attention"
+    baseline: tuple[str, Change] | None = None
 
     def __post_init__(self):
         if set(self.name) & set(",/"):
@@ -350,6 +385,22 @@ def tenths(attended: Attended) -> Int[Tensor, "windows 1 1"]:
     turn = ((numbers // 9) ** 2 * GOLDEN % 1 * 9).long()
     found = ((numbers + turn) % 9 + 1).to(attended.weights.device)
     return found.repeat_interleave(len(attended.weights) // attended.sequences)[:, None, None]
+
+
+def taken_at_random(
+    attended: Attended, amount: Float[Tensor, "windows heads q 1"]
+) -> Float[Tensor, "windows heads q k"]:
+    """Takes weight from the allowed keys of every row in a random order. Each key gives what it has until the
+    amount is taken; if all of them have less, they give all.
+
+    Returns:
+        The weight that each key gives.
+    """
+    order = random_order(attended)
+    in_order = (attended.weights * attended.mask).gather(-1, order)
+    before = in_order.cumsum(-1) - in_order
+    taken = torch.minimum(in_order, (amount - before).clamp_min(0.0))
+    return torch.zeros_like(attended.weights).scatter(-1, order, taken)
 
 
 def largest_mass(weights: Float[Tensor, "*rows k"], share: float) -> Bool[Tensor, "*rows k"]:

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ..core.intervention import BlockPass
+from ..core.intervention import BlockPass, Projected
 from ..core.measurement import Measurement, Null, Unit
 from ..core.metric import ActivationKind, Activations, Metric, Place
 from ..core.threads import single_threaded
@@ -354,12 +354,14 @@ def rank_of(matrix: Float[Tensor, "m n"]) -> float:
     return float(gram.trace()) / float(found[0])
 
 
-def matrix_after(block: Activations | BlockPass, attention: str | None) -> Float[Tensor, "m n"] | None:
+def matrix_after(
+    block: Activations | BlockPass | Projected, attention: str | None
+) -> Float[Tensor, "m n"] | None:
     """Finds the first two-dimensional weight of a block that is registered after its attention module: the
     first layer of the MLP.
 
     Args:
-        block: activations of kind "features", or one pass of a block.
+        block: activations of kind "features", or one pass of a block or of its attention.
         attention: name of the block's attention module.
     Returns:
         The weight, detached; None if the block has no such weight or does not contain the attention module.

@@ -7,15 +7,18 @@ A ``TorchFunctionMode`` recognises attention as the probe does (:mod:`.forward_p
 attention functions, attention written out as softmax(Q K^T) V, and calls of other kernels through the
 registry of ``transformers``. The change receives weights and values of each attention
 (:class:`~..core.intervention.Attended`). Where it changes neither, bit for bit, the output of the model's own
-kernel stays; elsewhere the product of the new weights and values takes its place. With ``site="block"`` the
-change receives what goes into a block and comes out (:class:`~..core.intervention.BlockPass`), and hooks
-replace its output. With ``site="inputs"`` it receives the inputs of the network
-(:class:`~..core.intervention.InputPass`). No parameter, buffer or module is touched.
+kernel stays; elsewhere the product of the new weights and values takes its place. With ``site="output"`` the
+change waits for the product of the heads with their output matrix, which is the next product of a tensor with
+these entries and a matrix, and may replace it as well (:class:`~..core.intervention.Projected`). With
+``site="block"`` the change receives what goes into a block and comes out
+(:class:`~..core.intervention.BlockPass`), and hooks replace its output. With ``site="inputs"`` it receives
+the inputs of the network (:class:`~..core.intervention.InputPass`). No parameter, buffer or module is
+touched.
 """
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -25,7 +28,7 @@ from torch.func import functional_call
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from ..core.intervention import Attended, BlockPass, Change, InputPass, NotChanged, Site
+from ..core.intervention import Attended, BlockPass, Change, InputPass, NotChanged, Projected, Site
 from .attention_calls import CALLS, MULTI_HEAD
 from .emission import Call
 from .evaluation import device_of, evaluation
@@ -48,10 +51,18 @@ NO_BLOCK = (
 )
 NO_INPUTS = "no argument of {} is a tensor, so that its inputs cannot be changed"
 CACHES = {"past_key_value": None, "past_key_values": None, "layer_past": None, "use_cache": False}
+NO_MATRIX = (
+    "the heads of the attention of {} are not multiplied by one output matrix, so that what they add to the "
+    "stream is not known"
+)
 AXES = (
     "the attention of {} has the leading axes {}, in which the {} sequences of the batch are not found, so "
     "that it is not changed"
 )
+
+# relative tolerance with which the heads are found again as the argument of the product with their output
+# matrix, for float32 and float64; 30 times as large for half precision
+HEADS_RTOL = 1e-3
 
 
 @contextlib.contextmanager
@@ -81,8 +92,8 @@ def changed_attention(
     Raises:
         NoAttention: a forward pass ran, and no attention was found in it, or no block that can be changed.
         ValueError: another thread is measuring the model, its parameters have no values, the sequences of the
-            batch are not found in an attention, new weights are not finite, or inputs are to be changed and
-            no argument of the network is a tensor.
+            batch are not found in an attention, heads have no output matrix (``site="output"``), new weights
+            or outputs are not finite, or inputs are to be changed and no argument of the network is a tensor.
     """
     check_stored(model, type(original_of(model)).__name__)
     generator = torch.Generator(device_of(model)).manual_seed(seed)
@@ -94,7 +105,7 @@ def changed_attention(
     finally:
         redirect.close()
     if changed.passes and not changed.found:
-        attended = changed.with_blocks and changed.layer >= 0
+        attended = site == "block" and changed.layer >= 0
         raise NoAttention((NO_BLOCK if attended else NOT_FOUND).format(changed.name))
 
 
@@ -107,6 +118,7 @@ def check_changed(changed: "ChangedAttention", name: str) -> None:
     if not changed.changed:
         what = {
             "attention": f"no weight and no value in {changed.found} attentions",
+            "output": f"no output in {changed.found} attentions",
             "block": f"no output in {changed.found} blocks",
             "inputs": f"no input in {changed.found} forward passes",
         }[changed.site]
@@ -115,11 +127,24 @@ def check_changed(changed: "ChangedAttention", name: str) -> None:
 
 @dataclass
 class _Place:
-    """A module that is running, with its name, and its arguments if blocks are changed."""
+    """A module that is running, with its name, and its arguments if they are needed."""
 
     name: str
     args: tuple = ()
     kwargs: dict | None = None
+
+
+@dataclass
+class _Waiting:
+    """An attention that waits for the product of its heads with their output matrix.
+
+    Attributes:
+        attended: the attention.
+        place: its module.
+    """
+
+    attended: Attended
+    place: _Place
 
 
 class ChangedAttention(TorchFunctionMode):
@@ -131,14 +156,15 @@ class ChangedAttention(TorchFunctionMode):
         passes: number of forward passes.
         labels, numbers: class of each sequence of the next pass, and its number among all that are scored,
             which the change receives. The number is the place in the batch if it is None.
+        next_ids: next id of each token of the next pass, which the change receives.
     """
 
     def __init__(self, model: nn.Module, change: Change, generator: Generator, structure: Any, site: Site):
         super().__init__()
         self.site: Site = site
-        self.with_blocks = site == "block"
         self.labels: Tensor | None = None
         self.numbers: Int[Tensor, " batch"] | None = None
+        self.next_ids: Tensor | None = None
         self.model, self.change, self.generator, self.structure = model, change, generator, structure
         self.name = type(original_of(model)).__name__
         self.found = self.changed = self.passes = 0
@@ -149,9 +175,10 @@ class ChangedAttention(TorchFunctionMode):
         inputs = first_tensor(args, kwargs)
         self.sequences = 1 if inputs is None or not inputs.ndim else len(inputs)
         self.softmaxes, self.blocks = Softmaxes(), Blocks(self.modules)
-        self.stack = [_Place("")]
+        self.stack = [_Place("", args, kwargs)]
         self.layer, self.block, self.heads, self.repeating = -1, "", 0, False
         self.attending: dict[str, _Place] = {}  # modules with attention in the present block
+        self.waiting: _Waiting | None = None
         self.passes += 1
         if self.site == "inputs":
             args, kwargs = self._with_inputs(inputs, args, kwargs)
@@ -169,7 +196,9 @@ class ChangedAttention(TorchFunctionMode):
                 observed_registry(self._around_registry),
                 self,
             ):
-                return original(*args, **kwargs)
+                output = original(*args, **kwargs)
+                self._check_none_waits()
+                return output
         finally:
             for handle in handles:
                 handle.remove()
@@ -189,12 +218,12 @@ class ChangedAttention(TorchFunctionMode):
 
     def _enter(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         name = self.modules[module]
-        self.stack.append(_Place(name, args, kwargs) if self.with_blocks else _Place(name))
+        self.stack.append(_Place(name) if self.site == "attention" else _Place(name, args, kwargs))
 
     def _leave(self, module: nn.Module, args: tuple, output: Any) -> Any:
         place = self.stack.pop()
         # a block is left after its attention; members of no list are attention modules themselves
-        inside = self.with_blocks and not self.repeating and self.layer >= 0 and self.attending
+        inside = self.site == "block" and not self.repeating and self.layer >= 0 and self.attending
         if inside and place.name == self.block and place.name not in self.attending:
             with aside():
                 return self._of_block(module, place, output)
@@ -209,6 +238,11 @@ class ChangedAttention(TorchFunctionMode):
             with aside():
                 return self._of_call(func, args, kwargs, output)
         name = operation(func).name
+        if self.waiting is not None and (product := _product_with_matrix(name, args, kwargs)) is not None:
+            output = func(*args, **kwargs)
+            with aside():
+                new = self._of_output(product, output)
+                return output if new is None else new
         inputs = list(tensors_in(args, kwargs)) if name in FOLLOWED else []
         if not inputs or not self.softmaxes.concerns(name, inputs):
             return func(*args, **kwargs)
@@ -225,13 +259,17 @@ class ChangedAttention(TorchFunctionMode):
             return output if new is None else new.reshape(output.shape).to(output.dtype)
         tokens, weights = output
         found = self._changed(call, call.query.shape[:2])
+        given = MULTI_HEAD.bind(*args, **kwargs).arguments
+        matrix, bias = given["out_proj_weight"], given["out_proj_bias"]
+        if self.waiting is not None:
+            heads = _joined(self.waiting.attended).transpose(0, 1)  # [tokens, batch, heads * dim]
+            new = self._of_output(_Product(heads, matrix, bias), tokens)
+            return output if new is None else (new, weights)
         if found is None:
             return output
-        given = MULTI_HEAD.bind(*args, **kwargs).arguments
         # [batch, heads, tokens, dim] -> [tokens, batch, heads * dim]
         joined = found.permute(2, 0, 1, 3).flatten(2).to(tokens.dtype)
-        new = functional.linear(joined, given["out_proj_weight"], given["out_proj_bias"])
-        return new.reshape(tokens.shape), weights
+        return functional.linear(joined, matrix, bias).reshape(tokens.shape), weights
 
     def _of_product(self, name: str, args: tuple, call: ExplicitCall, output: Tensor) -> Tensor:
         """Returns the product of weights and values that a model wrote out, changed."""
@@ -346,8 +384,9 @@ class ChangedAttention(TorchFunctionMode):
             return None
         place = self.stack[-1]
         first_head = self._place(place)
-        if self.with_blocks:
+        if self.site == "block":
             return None
+        self._check_none_waits()
         weights = call.weights().detach()
         shaped, back = self._axes(weights.shape[:-2], lead, place.name)
         everywhere = torch.ones((), dtype=torch.bool, device=weights.device)
@@ -366,9 +405,13 @@ class ChangedAttention(TorchFunctionMode):
             structure=self.structure,
             labels=self.labels,
             numbers=self.numbers,
+            next_ids=self.next_ids,
         )
         self.found += 1
         self.heads = first_head + attended.weights.shape[1]
+        if self.site == "output":
+            self.waiting = _Waiting(attended, place)
+            return None
         new = self.change(attended)
         if _same(new.weights, attended.weights) and _same(new.value, attended.value):
             return None
@@ -379,6 +422,56 @@ class ChangedAttention(TorchFunctionMode):
             )
         self.changed += 1
         return back(new.weights @ new.value.to(new.weights.dtype))
+
+    def _check_none_waits(self) -> None:
+        if self.waiting is not None:
+            raise ValueError(NO_MATRIX.format(self.waiting.place.name or self.name))
+
+    def _of_output(self, product: "_Product", output: Tensor) -> Tensor | None:
+        """Returns the changed product of the heads with their output matrix; None if the change leaves it, or
+        the argument of the product is something else.
+
+        Args:
+            product: a product with a matrix.
+            output: its result.
+        """
+        assert self.waiting is not None
+        attended, place = self.waiting.attended, self.waiting.place
+        windows, heads, q = attended.weights.shape[:3]
+        joined, x = _joined(attended), product.argument
+        if x.numel() != joined.numel() or x.shape[-1] != joined.shape[-1]:
+            return None
+        # The argument is [..., windows, tokens, heads * dim] up to a reshape, or with tokens first.
+        swapped = next((first for first in (False, True) if _agree(joined, x, tokens_first=first)), None)
+        if swapped is None:
+            return None
+        self.waiting = None
+
+        def shaped(x: Tensor) -> Tensor:
+            return x.reshape(q, windows, -1).transpose(0, 1) if swapped else x.reshape(windows, q, -1)
+
+        passed = Projected(
+            **{field.name: getattr(attended, field.name) for field in fields(Attended)},
+            tokens=_tokens_of(place, attended),
+            matrix=product.matrix.detach().unflatten(1, (heads, -1)).transpose(0, 1),
+            added=shaped(output.detach()),
+            name=self.block,
+            module=self.blocks.by_name[self.block],
+            attention=place.name,
+        )
+        new = self.change(passed)
+        added = new.added
+        if _same(added, passed.added):
+            if _same(new.weights, attended.weights) and _same(new.value, attended.value):
+                return None
+            added = functional.linear(_joined(new).to(product.matrix.dtype), product.matrix, product.bias)
+        if not bool(added.isfinite().all()):
+            raise ValueError(
+                f"changed outputs must be finite, got NaN or infinity in {place.name or self.name}, layer "
+                f"{self.layer}"
+            )
+        self.changed += 1
+        return (added.transpose(0, 1) if swapped else added).reshape(output.shape).to(output.dtype)
 
     def _place(self, place: _Place) -> int:
         """Finds the layer of an attention, and returns the number of heads before it in its block."""
@@ -416,6 +509,58 @@ class ChangedAttention(TorchFunctionMode):
             return x.transpose(0, 1) if swapped else x
 
         return shaped, lambda x: x.transpose(0, 1) if swapped else x
+
+
+@dataclass
+class _Product:
+    """A product ``argument @ matrix.T + bias`` with a matrix ``[out, in]``."""
+
+    argument: Float[Tensor, "*lead in"]
+    matrix: Float[Tensor, "out in"]
+    bias: Float[Tensor, " out"] | None = None
+
+
+def _product_with_matrix(name: str, args: tuple, kwargs: dict) -> _Product | None:
+    """Returns an operation as the product of a tensor with a matrix; None if it is another one."""
+    if name == "linear" and len(args) >= 2:
+        return _Product(args[0], args[1], args[2] if len(args) > 2 else kwargs.get("bias"))
+    if name == "addmm" and len(args) == 3 and not kwargs:
+        return _Product(args[1], args[2].mT, args[0])
+    if name in ("matmul", "mm") and len(args) == 2 and args[1].ndim == 2:
+        return _Product(args[0], args[1].mT)
+    return None
+
+
+def _joined(attended: Attended) -> Float[Tensor, "windows q width"]:
+    """Returns the products of weights and values of all heads, side by side."""
+    heads = attended.weights @ attended.value.to(attended.weights.dtype)
+    return heads.transpose(1, 2).flatten(2)
+
+
+def _agree(joined: Float[Tensor, "windows q width"], x: Float[Tensor, "..."], *, tokens_first: bool) -> bool:
+    """Whether a tensor has the entries of the heads, up to rounding."""
+    ours = joined.transpose(0, 1) if tokens_first else joined
+    difference = torch.linalg.vector_norm(x.detach().reshape(ours.shape).to(ours.dtype) - ours)
+    rtol = HEADS_RTOL * (1 if x.dtype in (torch.float32, torch.float64) else 30)
+    return bool(difference <= rtol * torch.linalg.vector_norm(ours))
+
+
+def _tokens_of(place: _Place, attended: Attended) -> Float[Tensor, "windows k dim"] | None:
+    """Returns the tokens ``[windows, keys, dim]`` that go into the module of an attention; None if there are
+    none among its arguments, or two different ones, as in attention to other tokens.
+    """
+    tensors = [x for x in (*place.args, *(place.kwargs or {}).values()) if isinstance(x, Tensor)]
+    streams = [x for x in tensors if x.is_floating_point() and x.ndim == 3]
+    if not streams:
+        return None
+    first = streams[0]
+    if any(x is not first and x.shape[-1] == first.shape[-1] for x in streams):
+        return None
+    shape = len(attended.key), attended.key.shape[2]
+    batch_first, tokens_first = first.shape[:2] == shape, first.shape[:2] == shape[::-1]
+    if not batch_first and not tokens_first:
+        return None
+    return (first if batch_first else first.transpose(0, 1)).detach()
 
 
 def _same(new: Tensor, old: Tensor) -> bool:

@@ -6,8 +6,9 @@ A measure gives each sequence a number m (:mod:`.sample`). The effect is the mea
 
 with Student's interval over sequences. Draw j of a control is the same mean for its j-th random change; the
 p-value of :math:`\Delta` is its rank among them, on the side that the theory predicts: less loss than matched
-changes cause if the structure is kept, more if it is broken. A network that is no better than a constant
-output has nothing to lose: its effects are not tested.
+changes cause if the structure is kept, more if it is broken. If an intervention has a baseline of effect
+:math:`\Delta_0`, such as uniform weights, a note has the recovered share :math:`1 - \Delta / \Delta_0`. A
+network that is no better than a constant output has nothing to lose: its effects are not tested.
 """
 
 import bisect
@@ -167,7 +168,9 @@ class Subject:
 
         with changed_attention(self.model, reading, site=site) as changed:
             for batch in self._batches():
-                changed.labels = batch.targets if batch.targets is None or batch.targets.ndim == 1 else None
+                of_tokens = batch.targets is not None and batch.targets.ndim > 1
+                changed.labels = None if of_tokens else batch.targets
+                changed.next_ids = batch.targets if of_tokens else None
                 self._run(batch)
 
 
@@ -195,6 +198,7 @@ class Applied:
         subject: the network on the inputs that are scored.
         structure: the structure that was chosen; None without one.
         effects: numbers of each sequence without the change and with it.
+        baseline: the same of the baseline of the intervention; None if it has none.
     """
 
     theory: str
@@ -202,6 +206,7 @@ class Applied:
     subject: Subject
     structure: Any
     effects: Effects
+    baseline: Effects | None = None
 
     @property
     def tested(self) -> list[Measure]:
@@ -326,7 +331,11 @@ def apply_intervention(
     effects = subject.effects(
         intervention.change, intervention.name, site=site, seed=seed, structure=structure
     )
-    return Applied(theory, intervention, subject, structure, effects)
+    if intervention.baseline is None:
+        return Applied(theory, intervention, subject, structure, effects)
+    kind, change = intervention.baseline
+    baseline = subject.effects(change, kind, site=site, seed=seed, structure=structure)
+    return Applied(theory, intervention, subject, structure, effects, baseline)
 
 
 def halves_of(model: nn.Module, sample: Sample) -> tuple[Subject, Subject] | None:
@@ -486,7 +495,8 @@ def _structures(control: Control, chosen: Any, draws: int, seed: int) -> list[An
 
 def rows_of(applied: Applied, drawings: Sequence[Drawing], name: str) -> list[Measurement]:
     """Returns the rows of an intervention: for each measure the effect with its interval and its nulls, and
-    the mean without the change and with it.
+    the mean without the change, with it, and with the baseline. The note of the effect has the recovered
+    share.
 
     Args:
         applied: the intervention.
@@ -534,6 +544,12 @@ def _rows(
     intervention, effects = applied.intervention, applied.effects
     before, after = effects.unchanged[measure.name], effects.changed[measure.name]
     differences = effects.difference(measure.name)
+    values = {UNCHANGED: before, CHANGED: after}
+    if applied.baseline is not None and intervention.baseline is not None:
+        kind = intervention.baseline[0]
+        values[kind] = applied.baseline.changed[measure.name]
+        share = recovered_share(differences, applied.baseline.difference(measure.name), measure)
+        notes = [*notes, *([] if share is None else [f"recovered share beside {kind}: {share:.2f}"])]
     side: Side = ">=" if (measure.better == 1) == (intervention.predicts == "kept") else "<="
     unit = "share" if measure.is_share else "nats"
     row = partial(
@@ -551,8 +567,8 @@ def _rows(
         AT_CHANCE.format(measure.name, float(before.mean()), measure.chance) if chance else "; ".join(notes)
     )
     means = (
-        row(float(values.mean()), at={MEASURE: measure.name, "attention": which})
-        for which, values in ((UNCHANGED, before), (CHANGED, after))
+        row(float(each.mean()), at={MEASURE: measure.name, "attention": which})
+        for which, each in values.items()
     )
     return [
         row(
@@ -567,6 +583,20 @@ def _rows(
         ),
         *means,
     ]
+
+
+def recovered_share(
+    differences: Float[Tensor, " n"], without: Float[Tensor, " n"], measure: Measure
+) -> float | None:
+    """Returns the share of the loss of a baseline that a change avoids, 1 - mean(differences) /
+    mean(without): 1 if the change loses nothing, 0 if it loses as much; None if the baseline loses nothing.
+
+    Args:
+        differences, without: of each sequence, changed less unchanged, with the change and with the baseline.
+        measure: what differs.
+    """
+    lost = float(without.mean())
+    return None if lost * measure.better >= 0 else 1 - float(differences.mean()) / lost
 
 
 def _interval(differences: Float[Tensor, " n"], measure: Measure) -> tuple[float, float] | None:

@@ -5,16 +5,21 @@ In the limit W grows without bound along the max-margin direction. Scores times 
 .. math:: A'_{ij} \propto A_{ij}^c, \qquad c = 2, 4, \infty,
 
 the last with all weight on the largest score. The control has the same weights in every row, at permuted
-keys: the same entropy without the selection. Source: :cite:t:`tarzanagh2023maxmargin`.
+keys: the same entropy without the selection. For :math:`c = \infty` a second one asks whether the selected
+key is better than those that nearly were: each row has all weight on one of the next four largest scores,
+drawn at random. Source: :cite:t:`tarzanagh2023maxmargin`.
 """
 
 import math
 from functools import partial
 
+import torch
+
 from ...core.intervention import Attended, Control, Intervention, in_every_row, normalised
 from ...core.sources import Source
 
 FACTORS = (2.0, 4.0, math.inf)
+NEXT = 4  # number of scores behind the largest one, of which the second control draws one
 
 
 def sharper(attended: Attended, *, factor: float) -> Attended:
@@ -32,13 +37,31 @@ def permuted(attended: Attended, *, factor: float) -> Attended:
     return attended.with_weights(in_every_row(attended, sharper(attended, factor=factor).weights))
 
 
+def next_largest(attended: Attended) -> Attended:
+    """Puts all weight of every row on one of its :data:`NEXT` largest scores below the largest one, drawn at
+    random. If fewer keys have a smaller score, one of them is drawn; if none has, the row is that of
+    :func:`sharper`.
+    """
+    scores = attended.scores
+    # Scores that equal the largest one are selected as well, so they are no alternatives.
+    smaller = scores.masked_fill(scores == scores.amax(-1, keepdim=True), -torch.inf)
+    count = smaller.isfinite().sum(-1, keepdim=True).clamp_max(NEXT)
+    numbers = torch.rand(count.shape, generator=attended.generator, device=count.device)
+    order = smaller.sort(dim=-1, descending=True, stable=True).indices
+    chosen = order.gather(-1, (numbers * count).long().clamp_max(order.shape[-1] - 1))
+    one = torch.zeros_like(attended.weights).scatter(-1, chosen, 1.0)
+    return attended.with_weights(torch.where(count > 0, one, sharper(attended, factor=math.inf).weights))
+
+
 def _intervention(factor: float) -> Intervention:
     hard = math.isinf(factor)
+    controls = (Control("the same entropy at permuted keys", partial(permuted, factor=factor)),)
+    nearly = (Control("all weight on one of the next four largest scores", next_largest),)
     return Intervention(
         name="all weight on the largest score" if hard else f"scores times {factor:g}",
         change=partial(sharper, factor=factor),
         predicts="kept",
-        controls=(Control("the same entropy at permuted keys", partial(permuted, factor=factor)),),
+        controls=controls + nearly if hard else controls,
         source=Source("tarzanagh2023maxmargin", status="own"),
     )
 

@@ -1,7 +1,8 @@
-r"""What CRATE says of its attention: it stands for the exact step of compression along its subspaces.
+r"""What CRATE says of a trained network: attention compresses, and thresholds make the tokens sparse.
 
-With the coordinates :math:`W_k` of the tokens in the subspace of head k, the exact gradient step adds
-:math:`-\kappa\beta (I + A_k)^{-1} W_k` with :math:`A_k = \beta W_k W_k^\top`, and attention stands for
+Attention stands for the exact step of compression along its subspaces. With the coordinates :math:`W_k` of
+the tokens in the subspace of head k, the exact gradient step adds :math:`-\kappa\beta (I + A_k)^{-1} W_k`
+with :math:`A_k = \beta W_k W_k^\top`, and attention stands for
 
 .. math:: W_k - (I + A_k)^{-1} W_k = A_k (I + A_k)^{-1} W_k .
 
@@ -9,15 +10,23 @@ This replaces the output of each head, in the norm that the attention of all its
 layer norm the eigenvalues of A are in the hundreds, so that the step is about :math:`W_k` itself, much longer
 than an average of tokens (:func:`.gradient_error`). The control is the same step in subspaces that a random
 rotation of all coordinates mixes among the heads. The distortion is that of the papers, :math:`\varepsilon =
-1/2`. Source: :cite:t:`yu2023white`.
+1/2`.
+
+The second half of a layer takes steps of ISTA, :math:`Z \leftarrow S(Z + \eta (Y - Z D^\top) D)`, whose
+proximal map :math:`S(x) = \mathrm{relu}(x - \eta\lambda)` alone makes the tokens sparse. With :math:`S(x) =
+x` in its place the steps descend on the error of reconstruction, and nothing is sparse. If the layer is
+there for the sake of sparsity, this breaks more than the control, which moves each token as far in a random
+direction. Source: :cite:t:`yu2023white`, :cite:t:`yang2024scaling` (two steps with an overcomplete
+dictionary).
 """
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.intervention import Attended, Control, Intervention
+from ...core.intervention import Attended, BlockPass, Control, Intervention, random_steps
 from ...core.sources import Source
+from ...models.crate import Ista, OvercompleteIsta
 
 EPS = 0.5
 
@@ -74,6 +83,47 @@ def _step(W: Float[Tensor, "windows heads n p"]) -> Float[Tensor, "windows heads
     return W @ torch.linalg.solve(eye + B, B)
 
 
+def without_thresholds(block: BlockPass) -> BlockPass:
+    """Runs the block with steps of ISTA that have neither rectifier nor threshold.
+
+    Raises:
+        ValueError: the block has no module with steps of ISTA, or several.
+    """
+    steps = [each for each in block.module.modules() if isinstance(each, Ista | OvercompleteIsta)]
+    if len(steps) != 1:
+        raise ValueError(
+            "the thresholds are those of one module with steps of ISTA in each block, as in CRATE, got "
+            f"{len(steps)}"
+        )
+    ista = steps[0]
+    hook = ista.register_forward_hook(lambda module, args, output: descended(ista, *args))
+    try:
+        return block.with_output(block.again(block.tokens))
+    finally:
+        hook.remove()
+
+
+def random_directions(block: BlockPass) -> BlockPass:
+    """Moves each token as far as :func:`without_thresholds`, in a random direction."""
+    change = without_thresholds(block).output - block.output
+    lengths = torch.linalg.vector_norm(change, dim=-1, keepdim=True)
+    return block.with_output(block.output + random_steps(lengths, change.shape[-1], block.generator))
+
+
+def descended(
+    ista: Ista | OvercompleteIsta, tokens: Float[Tensor, "batch n dim"]
+) -> Float[Tensor, "batch n dim"]:
+    """Returns the output of a module with steps of ISTA whose proximal map is left out."""
+    D = ista.weight
+    if isinstance(ista, OvercompleteIsta):
+        code, count = tokens.new_zeros(*tokens.shape[:-1], D.shape[1]), 2
+    else:
+        code, count = tokens, ista.steps
+    for _ in range(count):
+        code = code + ista.eta * (tokens - code @ D.mT) @ D
+    return code @ ista.decoder.mT if isinstance(ista, OvercompleteIsta) else code
+
+
 INTERVENTIONS = (
     Intervention(
         name="attention replaced by the exact step",
@@ -81,5 +131,13 @@ INTERVENTIONS = (
         predicts="kept",
         controls=(Control("exact steps in rotated subspaces", rotated),),
         source=Source("yu2023white", status="own"),
+    ),
+    Intervention(
+        name="rectifiers and thresholds of ISTA removed",
+        change=without_thresholds,
+        predicts="broken",
+        controls=(Control("tokens moved as far in random directions", random_directions),),
+        source=Source("yu2023white", status="own"),
+        site="block",
     ),
 )

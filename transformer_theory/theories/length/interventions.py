@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ...core.intervention import Attended, Control, Intervention, in_every_row, random_order
+from ...core.intervention import Attended, Control, Intervention, in_every_row, taken_at_random
 from ...core.sources import Source
 
 
@@ -77,11 +77,8 @@ def without_others(attended: Attended) -> Attended:
     """
     sink, weights = _sink(attended), attended.weights
     lost = (weights * sink).sum(-1, keepdim=True)
-    order = random_order(replace(attended, mask=attended.mask & ~sink))
-    in_order = (weights * ~sink).gather(-1, order)
-    # each key gives what it has, until all is taken
-    taken = torch.minimum(in_order, (lost - (in_order.cumsum(-1) - in_order)).clamp_min(0.0))
-    return attended.with_weights(weights - torch.zeros_like(weights).scatter(-1, order, taken))
+    others = replace(attended, mask=attended.mask & ~sink)
+    return attended.with_weights(weights - taken_at_random(others, lost))
 
 
 def _sink(attended: Attended) -> Bool[Tensor, "windows heads 1 k"]:

@@ -39,7 +39,7 @@ class _ThirdLayer(nn.Module):
         n = x.shape[1]
         products = (x @ self.query) @ (x @ self.key).mT
         # -|x| as a product with a sign, so that the scores remain a product of queries and keys
-        scores = products * -products.detach().sign() * INVERSE_TEMPERATURE
+        scores = products * -products.sign() * INVERSE_TEMPERATURE
         later = torch.ones(n, n, dtype=torch.bool).triu(1)
         return scores.masked_fill(later, -torch.inf).softmax(-1) @ (x @ self.value)
 

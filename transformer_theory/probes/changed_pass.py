@@ -31,7 +31,7 @@ from .evaluation import device_of, evaluation
 from .explicit import FOLLOWED, ExplicitCall, Softmaxes
 from .flow import operation, tensors_in
 from .forward_pass import NoAttention
-from .modules import Blocks, check_stored, first_tensor, named, original_of
+from .modules import Blocks, check_stored, check_whole, first_tensor, named, original_of
 from .padding import zeros_at_padding
 from .projections import in_order
 from .redirect import Redirect, aside, eager, in_this_thread
@@ -152,7 +152,8 @@ class ChangedAttention(TorchFunctionMode):
         try:
             for module in self.modules:
                 if module is not self.model and not isinstance(module, torch.jit.ScriptModule):
-                    handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+                    # around the hooks of the user, which are a part of the module
+                    handles.append(module.register_forward_pre_hook(enter, with_kwargs=True, prepend=True))
                     handles.append(module.register_forward_hook(leave, always_call=True))
             with (
                 zeros_at_padding(self.modules, args, kwargs),
@@ -273,10 +274,12 @@ class ChangedAttention(TorchFunctionMode):
             arguments = [batch_first(other) if x is tokens else x for x in place.args]
             named = {key: batch_first(other) if x is tokens else x for key, x in kwargs.items()}
             named |= {key: value for key, value in CACHES.items() if key in named}
+            if weights is not None:
+                check_whole(self.model, self.name)
             self.repeating = True
             try:
                 if weights is None:
-                    repeated = module.forward(*arguments, **named)
+                    repeated = module(*arguments, **named)
                 else:
                     repeated = functional_call(module, dict(weights), tuple(arguments), named)
                 found = first_tensor((repeated,), {})

@@ -16,6 +16,7 @@ from torch import Generator, Tensor
 from ...core.intervention import BlockPass, Control, Intervention
 from ...core.sources import Source
 from ...metrics.networks import matrix_after
+from ...probes.modules import check_whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,13 +49,14 @@ def leading_directions(read: Callable[[Callable[[BlockPass], None]], None]) -> L
     """Returns the lower layers with as many leading directions as their stable rank, rounded up.
 
     Raises:
-        ValueError: a block has no lower layer that is a parameter.
+        ValueError: a block has no lower layer that is a parameter, or it lies in parts on several processes.
     """
     found: LowerLayers = {}
 
     def add(block: BlockPass) -> None:
         if block.layer in found:
             return
+        check_whole(block.module, block.name)
         W = matrix_after(block, block.attention)
         parameters = () if W is None else block.module.named_parameters()
         names = [name for name, x in parameters if W is not None and x.data_ptr() == W.data_ptr()]

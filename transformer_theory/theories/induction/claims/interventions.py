@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 
 from ....core.claims import Measured, but, claim
 from ....core.sources import Source
-from ....probes.intervene import Sample, measure_intervention
+from ....probes.intervene import NEXT, Sample, Subject, apply_intervention, draw_controls
 from ..circuits import AttentionOnly, Heads
 from ..heads import InductionHead
 from ..interventions import INTERVENTIONS, ChosenHeads, choose_heads, repeated
@@ -125,20 +125,21 @@ def removed_head(generator: Generator, *, choose: Callable[[Any], ChosenHeads] =
     model = _Written(_among_others(InductionHead(V, 2 * length, scale), generator), factor)
     limits = {"vocabulary": V, "length": 2 * length}
     intervention = replace(INTERVENTIONS[0], choose=choose)
-    sample = Sample(torch.zeros(1, 2 * length, dtype=torch.long), None, 64)  # the intervention makes its own
-    effect, before, after = measure_intervention(
-        model, sample, "induction", intervention, limits=limits, name="written", draws=OTHERS, seed=seed
+    # the intervention makes its own inputs
+    given = Subject(model, Sample(torch.zeros(1, 2 * length, dtype=torch.long), None, 64))
+    applied = apply_intervention(given, None, "induction", intervention, limits=limits, seed=seed)
+    ((drawing,),) = draw_controls([applied], draws=OTHERS, seed=seed)
+    before, after = (
+        float(numbers[NEXT].mean()) for numbers in (applied.effects.unchanged, applied.effects.changed)
     )
     scored = repeated(limits, torch.Generator().manual_seed(seed)).ids[1::2]
     loss = float(_written_loss(scored, V, scale, factor).mean())
-    (null,) = effect.nulls
     errors = {
-        "effect": abs(float(effect.value or 0) - (math.log(V) - loss)),
-        "loss with the head": abs(float(before.value or 0) - loss),
-        "loss without it": abs(float(after.value or 0) - math.log(V)),
-        "largest effect of another head": max(abs(draw) for draw in null.draws),
+        "loss with the head": abs(before - loss),
+        "loss without it": abs(after - math.log(V)),
+        "largest effect of another head": max(abs(draw) for draw in drawing.means(NEXT)),
     }
-    return Measured(max(errors.values()), errors | {"exact loss": loss, "draws": float(len(null.draws))})
+    return Measured(max(errors.values()), errors | {"exact loss": loss, "draws": float(len(drawing.drawn))})
 
 
 CLAIMS = (removed_head,)

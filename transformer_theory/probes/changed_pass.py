@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Generator, Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
@@ -34,8 +34,9 @@ from .forward_pass import NoAttention
 from .modules import Blocks, check_stored, check_whole, first_tensor, named, original_of
 from .padding import zeros_at_padding
 from .projections import in_order
-from .redirect import Redirect, aside, eager, in_this_thread
+from .redirect import Redirect, aside, eager, in_this_thread, inside_vmap
 from .registry import RegistryCall, observed_registry
+from .token_masks import given
 
 NOT_FOUND = (
     "no attention was found in {} that can be changed; choose such an implementation of the model "
@@ -50,6 +51,10 @@ AXES = (
     "the attention of {} has the leading axes {}, in which the {} sequences of the batch are not found, so "
     "that it is not changed"
 )
+NOT_ALONE = (
+    "{} is probed or changed by another block, which would observe the change; end that block before this one"
+)
+VMAP = "{} runs inside torch.vmap, where values cannot be read; change it outside vmap"
 
 
 @contextlib.contextmanager
@@ -78,13 +83,14 @@ def changed_attention(
         Numbers of attentions or blocks that were found and changed so far.
     Raises:
         NoAttention: a forward pass ran, and no attention was found in it, or no block that can be changed.
-        ValueError: another thread is measuring the model, its parameters have no values, the sequences of the
-            batch are not found in an attention, or new weights are not finite.
+        ValueError: another thread is measuring the model, another block probes or changes it, it runs inside
+            ``torch.vmap``, its parameters have no values, the sequences of the batch are not found in an
+            attention, or new weights are not finite.
     """
     check_stored(model, type(original_of(model)).__name__)
     generator = torch.Generator(device_of(model)).manual_seed(seed)
     changed = ChangedAttention(model, change, generator, structure, blocks=site == "block")
-    redirect = Redirect(model, "forward", changed.run)
+    redirect = changed.redirect = Redirect(model, "forward", changed.run)
     try:
         with evaluation(model):
             yield changed
@@ -133,6 +139,7 @@ class ChangedAttention(TorchFunctionMode):
         super().__init__()
         self.with_blocks = blocks
         self.labels: Tensor | None = None
+        self.redirect: Redirect  # of the model
         self.model, self.change, self.generator, self.structure = model, change, generator, structure
         self.name = type(original_of(model)).__name__
         self.found = self.changed = self.passes = 0
@@ -140,12 +147,21 @@ class ChangedAttention(TorchFunctionMode):
 
     def run(self, original: Callable, args: tuple, kwargs: dict) -> Any:
         """Calls the original method of the model with changed attention, and returns its output."""
+        if inside_vmap(self.model, args, kwargs):
+            raise ValueError(VMAP.format(self.name))
+        if not self.redirect.is_alone:
+            raise ValueError(NOT_ALONE.format(self.name))
         inputs = first_tensor(args, kwargs)
         self.sequences = 1 if inputs is None or not inputs.ndim else len(inputs)
         self.softmaxes, self.blocks = Softmaxes(), Blocks(self.modules)
         self.stack = [_Place("")]
         self.layer, self.block, self.heads, self.repeating = -1, "", 0, False
         self.attending: dict[str, _Place] = {}  # modules with attention in the present block
+        self.seen: list[Tensor] = []  # the keys that its queries may see, [windows, keys]
+        self.masks: Mapping[str, Tensor] = {}  # of real tokens, which the network receives
+        if self.with_blocks:
+            options = {"some": lambda x: x, "special_ids": (), "grid": None}
+            self.masks = given(self.model, args, kwargs, **options).masks
         self.passes += 1
         handles = []
         enter, leave = in_this_thread(self._enter), in_this_thread(self._leave)
@@ -206,10 +222,10 @@ class ChangedAttention(TorchFunctionMode):
         found = self._changed(call, call.query.shape[:2])
         if found is None:
             return output
-        given = MULTI_HEAD.bind(*args, **kwargs).arguments
+        bound = MULTI_HEAD.bind(*args, **kwargs).arguments
         # [batch, heads, tokens, dim] -> [tokens, batch, heads * dim]
         joined = found.permute(2, 0, 1, 3).flatten(2).to(tokens.dtype)
-        new = functional.linear(joined, given["out_proj_weight"], given["out_proj_bias"])
+        new = functional.linear(joined, bound["out_proj_weight"], bound["out_proj_bias"])
         return new.reshape(tokens.shape), weights
 
     def _of_product(self, name: str, args: tuple, call: ExplicitCall, output: Tensor) -> Tensor:
@@ -301,6 +317,7 @@ class ChangedAttention(TorchFunctionMode):
             generator=self.generator,
             structure=self.structure,
             labels=self.labels,
+            real=self._real(before),
         )
         changed = self.change(passed).output
         if _same(changed, before):
@@ -312,6 +329,25 @@ class ChangedAttention(TorchFunctionMode):
         self.changed += 1
         changed = batch_first(changed).to(new.dtype)
         return (changed, *output[1:]) if isinstance(output, tuple) else changed
+
+    def _real(self, tokens: Float[Tensor, "batch seq dim"]) -> Bool[Tensor, "batch seq"] | None:
+        """Returns which tokens of the block are no padding; None if all are real."""
+        seen = [keys for keys in self.seen if keys.shape == tokens.shape[:2]]
+        real = torch.stack(seen).any(0) if seen else torch.ones_like(tokens[..., 0], dtype=torch.bool)
+        for name, mask in self.masks.items():
+            other = "coder" in self.block and ("decoder" in name) != ("decoder" in self.block)
+            if mask.shape == real.shape and not other:
+                real = real & mask.to(real.device)
+        return None if bool(real.all()) else real
+
+    def _keys_of(self, call: Call, lead: torch.Size, name: str) -> Bool[Tensor, "windows k"]:
+        """Returns the keys of an attention that some query may see in some head."""
+        (q, _), keys = call.query.shape[-2:], call.key.shape[-2]
+        if call.allowed is None:
+            return torch.ones(self.sequences, keys, dtype=torch.bool, device=call.key.device)
+        shape = call.query.shape[:-2]
+        shaped, _ = self._axes(shape, lead, name)
+        return shaped(call.allowed.expand(*shape, q, keys)).flatten(1, 2).any(1)
 
     # attention
 
@@ -328,6 +364,7 @@ class ChangedAttention(TorchFunctionMode):
         place = self.stack[-1]
         first_head = self._place(place)
         if self.with_blocks:
+            self.seen.append(self._keys_of(call, lead, place.name))
             return None
         weights = call.weights().detach()
         shaped, back = self._axes(weights.shape[:-2], lead, place.name)
@@ -365,7 +402,7 @@ class ChangedAttention(TorchFunctionMode):
         block = self.blocks.name_of(place.name)
         if self.layer < 0 or block != self.block or self.attending.get(place.name, place) is not place:
             self.layer, self.block, self.heads = self.blocks.number(block), block, 0
-            self.attending = {}
+            self.attending, self.seen = {}, []
         self.attending[place.name] = place
         return self.heads
 

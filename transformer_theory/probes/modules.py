@@ -265,8 +265,12 @@ def check_stored(model: nn.Module, name: str) -> None:
     needed.
 
     Raises:
-        ValueError: a parameter is on the meta device.
+        ValueError: a parameter is on the meta device, or lazy: it has no shape before the first pass.
     """
+    if any(isinstance(parameter, nn.UninitializedParameter) for parameter in model.parameters()):
+        raise ValueError(
+            f"{name} must have weights, got lazy parameters, which have no shape yet; run it on a batch first"
+        )
     if any(parameter.is_meta for parameter in model.parameters()) and not any(
         hasattr(module, "_hf_hook") for module in model.modules()
     ):

@@ -217,6 +217,39 @@ def test_vmap_is_refused():
         torch.vmap(lambda x: model(x[None])[0])(X)
 
 
+def rows_of(model: nn.Module) -> dict[tuple, tuple]:
+    """Values, nulls and reasons of three interventions: of attention, of blocks, and of weights."""
+    x = torch.randn(24, 5, 6, generator=torch.Generator().manual_seed(3))
+    labels = vit()(x).argmax(1)  # the network is right, so that there is something to lose
+    table = tt.intervene(model, x, ["scan_snap", "collapse", "joma"], labels=labels, draws=2).table
+    return {
+        (row.theory, row.quantity, tuple(row.at.items())): (
+            row.value,
+            tuple(null.draws for null in row.nulls),
+            row.reason,
+        )
+        for row in table
+    }
+
+
+def test_interventions_in_wrapped_networks_have_the_rows_of_the_plain_one():
+    expected = rows_of(vit())
+    effects = {key: row for key, row in expected.items() if ("measure", "accuracy") in key[2]}
+    assert {len(draws) for _, nulls, _ in effects.values() for draws in nulls} == {2}
+    assert any(value < 0 for value, *_ in effects.values())
+    for wrap in (WRAPPERS["compiled"], nn.Module.train):
+        assert rows_of(wrap(vit())) == expected
+    with one_process():
+        assert rows_of(nn.parallel.DistributedDataParallel(vit())) == expected
+        found = rows_of(sharded(vit()))
+    (missing,) = {key for key in found if key not in expected}
+    assert missing[0] == "joma"
+    assert found[missing][2].startswith("blocks.0 must have its weights in one piece")
+    assert {key: row for key, row in expected.items() if key[0] != "joma"} == {
+        key: row for key, row in found.items() if key != missing
+    }
+
+
 # --- padding
 
 

@@ -18,23 +18,17 @@ from transformer_theory.core.sources import Source
 from transformer_theory.core.statistics import student_interval
 from transformer_theory.models import ViT
 from transformer_theory.probes.intervene import (
-    ACCURACY,
-    AGREEMENT,
     CHANGED,
-    LOSS,
-    NEXT,
     UNCHANGED,
     Applied,
     Drawing,
-    Measure,
-    Sample,
     Subject,
     apply_intervention,
-    at_chance,
     batch_size,
     draw_controls,
     rows_of,
 )
+from transformer_theory.probes.sample import ACCURACY, AGREEMENT, LOSS, NEXT, Measure, Sample, at_chance
 
 KEPT = "scan_snap/keys that hold 90 % of the weight"
 HARD = "attention_svm/all weight on the largest score"
@@ -130,37 +124,58 @@ def test_an_untrained_network_shows_nothing():
         assert "not tested: the" in row.note
 
 
-class Repeating(nn.Module):
-    """Twenty heads in each of two layers. Head 0 of the first one writes the previous token, head 3 of the
-    second one is an induction head; all other heads read random keys and write nothing.
-    """
+class Heads(nn.Module):
+    """A layer of causal heads: some are written, all others read random keys and write a constant."""
 
-    def __init__(self, vocabulary: int = 40, length: int = 40, heads: int = 20, score: float = 40.0):
+    def __init__(self, heads: int, length: int, active: tuple[int, ...], seed: int):
         super().__init__()
-        self.V, self.heads = vocabulary, heads
-        self.score = nn.Parameter(torch.tensor(score))
-        self.noise = nn.Parameter(
-            torch.randn(2, heads, length, length, generator=torch.Generator().manual_seed(0))
-        )
+        random = torch.Generator().manual_seed(seed)
+        self.noise, self.active = nn.Parameter(torch.randn(heads, length, length, generator=random)), active
 
-    def attention(self, layer: int, head: int, keys, queries, values, T: int):
-        def only_there(x):
-            every = torch.zeros(len(x), self.heads, *x.shape[1:])
-            every[:, head] = x
+    def forward(self, keys, queries, values, constant):
+        T = keys.shape[1]
+
+        def only_there(x, elsewhere: torch.Tensor | float = 0.0):
+            every = torch.zeros(len(x), len(self.noise), *x.shape[1:]) + elsewhere
+            every[:, list(self.active)] = x[:, None]
             return every
 
-        scores = only_there(self.score * queries) @ only_there(keys).mT + self.noise[layer, :, :T, :T]
+        scores = only_there(queries) @ only_there(keys).mT + self.noise[:, :T, :T]
         scores = scores.masked_fill(torch.ones(T, T, dtype=torch.bool).triu(1), -math.inf)
-        return (scores.softmax(-1) @ only_there(values)).sum(1)
+        return (scores.softmax(-1) @ only_there(values, constant)).sum(1)
+
+
+class Repeating(nn.Module):
+    """Twenty heads in each of two layers. Head 0 of the first one writes the previous token; some heads of
+    the second one, here head 3, are induction heads, and their mean counts. All other heads write a constant:
+    in the first layer one that all scores share, in the second one ``idle``, which the network subtracts.
+    """
+
+    def __init__(
+        self,
+        vocabulary: int = 40,
+        length: int = 40,
+        heads: int = 20,
+        score: float = 40.0,
+        induction: tuple[int, ...] = (3,),
+        idle: torch.Tensor | None = None,
+    ):
+        super().__init__()
+        self.V, self.score = vocabulary, score
+        self.idle = torch.full((vocabulary,), 0.5) if idle is None else idle
+        self.layers = nn.ModuleList(
+            Heads(heads, length, active, seed) for seed, active in enumerate([(0,), induction])
+        )
 
     def forward(self, ids):
-        T = ids.shape[1]
+        T, number = ids.shape[1], len(self.layers[1].active)
         tokens = nn.functional.one_hot(ids, self.V).float()
         places = torch.eye(T).expand(len(ids), T, T)
-        previous = self.attention(0, 0, places.roll(1, -1), places, tokens, T)
+        previous = self.layers[0](places.roll(1, -1), self.score * places, tokens, 0.5)
         # the first token, which has no previous one, reads itself
         previous = previous * (torch.arange(T) > 0)[:, None]
-        return 10 * self.attention(1, 3, previous, tokens, tokens, T)
+        found = self.layers[1](previous, self.score * tokens, tokens, self.idle)
+        return 10 * (found - (len(self.layers[1].noise) - number) * self.idle) / number
 
 
 def test_a_written_induction_head_loses_exactly_its_bigram():
@@ -173,11 +188,14 @@ def test_a_written_induction_head_loses_exactly_its_bigram():
     assert value(result, NEXT, UNCHANGED) == pytest.approx(with_head, abs=1e-4)
     assert value(result, NEXT, CHANGED) == pytest.approx(math.log(40), abs=1e-4)
     assert row.value == pytest.approx(math.log(40) - with_head, abs=1e-4)
-    (null,) = row.nulls
-    assert null.kind == "as many other heads of the same layers"
-    assert (row.side, len(null.draws), null.p(row.value, ">=")) == (">=", 99, 0.01)
-    # the others write nothing, except for head 0 of the first layer, without which there is no induction
-    assert sorted({round(draw, 3) for draw in null.draws})[0] == 0.0
+    heads, directions = row.nulls
+    assert heads.kind == "as much of as many other heads, of the same layers if possible"
+    assert (row.side, len(heads.draws), heads.p(row.value, ">=")) == (">=", 19, 0.05)
+    # the other heads of the layer add a constant to all logits
+    assert heads.draws == pytest.approx([0.0] * 19, abs=1e-4)
+    assert directions.kind == "the same heads changed as much in random directions"
+    assert (len(directions.draws), directions.p(row.value, ">=")) == (99, 0.01)
+    assert min(directions.draws) > 0
     assert row.n == 32  # the other half of the 64 blocks chose the heads
 
 

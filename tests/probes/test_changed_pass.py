@@ -456,3 +456,58 @@ def test_labels_are_those_of_the_pass():
             changed.labels = torch.tensor([2, 0, 1])
             model(torch.randn(3, 5, 6))
     assert [None if x is None else x.tolist() for x in seen] == [None, None, [2, 0, 1], [2, 0, 1]] * 2
+
+
+# --- inputs
+
+
+def test_changed_inputs_are_those_of_another_pass():
+    model, x = vit(), torch.randn(3, 5, 6)
+    seen = []
+
+    def other(passed):
+        seen.append(passed.numbers.tolist())
+        return passed.with_inputs(passed.inputs + passed.structure[passed.numbers, None, None])
+
+    added = torch.arange(8.0)
+    with changed_attention(model, other, site="inputs", structure=added) as changed:
+        first = model(x)
+        changed.numbers = torch.tensor([7, 2, 5])
+        second = model(x)
+    assert (changed.found, changed.changed) == (2, 2)
+    assert seen == [[0, 1, 2], [7, 2, 5]]
+    with torch.no_grad():
+        assert torch.equal(first, model(x + added[:3, None, None]))
+        assert torch.equal(second, model(x + added[[7, 2, 5], None, None]))
+    assert "forward" not in vars(model)
+
+
+def test_inputs_by_name_are_changed_and_other_arguments_stay():
+    class Named(nn.Module):
+        def forward(self, ids, mask=None):
+            return ids * mask
+
+    with changed_attention(
+        Named(), lambda passed: passed.with_inputs(passed.inputs + 1), site="inputs"
+    ) as changed:
+        found = changed.model(ids=torch.tensor([[1, 2]]), mask=torch.tensor([[0, 1]]))
+    assert found.tolist() == [[0, 3]]
+
+
+def test_inputs_that_stay_are_an_error():
+    with changed_attention(vit(), reading, site="inputs") as changed:
+        changed.model(torch.randn(2, 5, 6))
+    with pytest.raises(NotChanged, match="nothing changed no input in 1 forward passes of ViT"):
+        check_changed(changed, "nothing")
+
+
+def test_inputs_in_a_list_are_refused():
+    class Listed(nn.Module):
+        def forward(self, parts):
+            return parts[0]
+
+    with (
+        pytest.raises(ValueError, match="no argument of Listed is a tensor, so that its inputs cannot"),
+        changed_attention(Listed(), reading, site="inputs") as changed,
+    ):
+        changed.model([torch.randn(2, 3)])

@@ -22,7 +22,6 @@ from transformer_theory.theories.rate_reduction import interventions as rate_red
 from transformer_theory.theories.router import interventions as router
 from transformer_theory.theories.turing import interventions as turing
 from transformer_theory.theories.universal import interventions as universal
-from transformer_theory.theories.vision import interventions as vision
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -213,58 +212,6 @@ def reading(parts: list):
             function(part)
 
     return read
-
-
-def test_the_places_that_carry_the_label_are_removed():
-    n, T = 60, 11
-    labels = torch.arange(n) % 3
-    values = torch.randn(n, 1, T, 2, generator=generator())
-    values[:, :, 0] = 1.0  # a class token
-    values[:, 0, 4] = torch.stack([10.0 * labels, -7.0 * labels], 1)
-    values[:, 0, 7] = torch.stack([3.0 * (labels == 1), 20.0 * (labels == 2)], 1)
-    at = replace(attended(n=n, heads=1, T=T), value=values)
-    halves = [
-        replace(
-            at,
-            value=values[part],
-            weights=at.weights[part],
-            query=at.query[part],
-            key=at.key[part],
-            mask=at.mask[part],
-            sequences=30,
-            labels=labels[part],
-        )
-        for part in (slice(0, 30), slice(30, 60))
-    ]
-    chosen = vision.choose_places(reading([*halves, replace(halves[0], layer=1)]))
-    assert chosen == vision.Places(frozenset({4, 7}), frozenset(range(1, T)) - {4, 7}, T)
-    new = vision.removed(replace(at, structure=chosen)).weights
-    rest = [key for key in range(T) if key not in (4, 7)]
-    assert not new[..., [4, 7]].any()
-    assert_close(new[..., rest], at.weights[..., rest] / at.weights[..., rest].sum(-1, keepdim=True))
-    drawn = [vision.other_places(chosen, generator(seed)) for seed in range(30)]
-    assert {place for one in drawn if one for place in one.places} == {1, 2, 3, 5, 6, 8, 9, 10}
-    assert all(one and len(one.places) == 2 and one.others >= {4, 7} for one in drawn)
-    assert vision.other_places(vision.Places(frozenset({1, 2}), frozenset({3}), T), generator()) is None
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"labels": None}, "need a class of each image, got no labels"),
-        ({"labels": torch.zeros(3, dtype=torch.int64)}, "need two classes, got one"),
-        ({"sequences": 1}, "got windows"),
-    ],
-)
-def test_relevant_places_need_labels_of_two_classes_and_whole_images(change, message):
-    at = replace(attended(), **({"labels": torch.tensor([0, 1, 2])} | change))
-    with pytest.raises(ValueError, match=message):
-        vision.choose_places(reading([at]))
-
-
-def test_places_are_those_of_the_first_attention():
-    with pytest.raises(ValueError, match="need attention to the 9 tokens of the first one, got 6 keys"):
-        vision.removed(replace(attended(), structure=vision.Places(frozenset({1}), frozenset({2}), 9)))
 
 
 def test_the_answer_does_not_see_its_chain():

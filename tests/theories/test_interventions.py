@@ -13,13 +13,7 @@ from transformer_theory.theories.attention_svm.interventions import permuted as 
 from transformer_theory.theories.attention_svm.interventions import sharper
 from transformer_theory.theories.in_context.interventions import linearised
 from transformer_theory.theories.in_context.interventions import permuted as permuted_linear
-from transformer_theory.theories.induction.interventions import (
-    ChosenHeads,
-    choose_heads,
-    other_heads,
-    removed,
-    repeated,
-)
+from transformer_theory.theories.induction.interventions import repeated
 from transformer_theory.theories.length.interventions import changed_scores, doubled, moved
 from transformer_theory.theories.scan_snap.interventions import kept_keys, random_keys, random_weight
 
@@ -129,31 +123,6 @@ def test_keys_of_another_sequence_need_one():
         doubled(attended(n=1), logarithmic=False)
     with pytest.raises(ValueError, match="scale of the scores"):
         doubled(replace(attended(), scale=None), logarithmic=False)
-
-
-def test_the_heads_with_the_largest_prefix_matching_are_chosen():
-    P, heads = 4, 30
-    weights = torch.zeros(2, heads, 2 * P, 2 * P)
-    weights[:, :, :, 0] = 1.0
-    for head in (3, 7, 11):
-        weights[:, head, P:, 0] = 0.0
-        for query in range(P, 2 * P):
-            weights[:, head, query, query - P + 1] = 1.0
-    at = attended(n=2, heads=heads, T=2 * P)
-    chosen = choose_heads(lambda function: function(replace(at, layer=2, weights=weights)))
-    assert chosen.heads == {(2, 3), (2, 7), (2, 11)}
-    assert len(chosen.others) == 27
-    drawn = other_heads(chosen, torch.Generator().manual_seed(0))
-    assert drawn is not None
-    assert len(drawn.heads) == 3
-    assert not drawn.heads & chosen.heads
-    new = removed(replace(at, layer=2, structure=chosen)).weights
-    assert not new[:, [3, 7, 11]].any()
-    assert torch.equal(new[:, 4:7], at.weights[:, 4:7])
-    other = replace(at, layer=1, structure=chosen)
-    assert removed(other) is other
-    few = ChosenHeads(frozenset({(0, 0)}), frozenset({(1, 0)}))
-    assert other_heads(few, torch.Generator()) is None
 
 
 def test_the_second_block_is_scored():

@@ -29,7 +29,6 @@ from ..probes.forward_pass import NoAttention
 from ..probes.in_use import reserving
 from ..probes.intervene import (
     MINUTES,
-    Sample,
     Subject,
     apply_intervention,
     batch_size,
@@ -39,6 +38,7 @@ from ..probes.intervene import (
 )
 from ..probes.main_input import main_input
 from ..probes.passes import Inputs, count, selected
+from ..probes.sample import Sample
 from ..theories import choose, list_theories
 from .checks import are_ids, check_weights, first_pass, limits_of_ids
 

@@ -3,10 +3,10 @@ r"""Interventions: a theory names a structure, and says what removing it does to
     A [batch, heads, queries, keys] weights,  V [batch, heads, keys, dim] values,
     output = A V    becomes    output = A' V',    (A', V') = change(A, V, queries, keys, scores)
 
-in every attention of a network; or, in every block, Z^{l+1} = block(Z^l) becomes change(Z^l, Z^{l+1}). Beside
-the change that the theory names stand matched changes, which are drawn at random (:class:`Control`): as many
-keys, as much weight, as many heads. If the theory is right, the named change alters the task's measure less
-("kept") or more ("broken") than matched ones do.
+in every attention of a network; or, in every block, Z^{l+1} = block(Z^l) becomes change(Z^l, Z^{l+1}); or the
+inputs X of the network become change(X). Beside the change that the theory names stand matched changes, which
+are drawn at random (:class:`Control`): as many keys, as much weight, as many heads. If the theory is right,
+the named change alters the task's measure less ("kept") or more ("broken") than matched ones do.
 
 The functions of this module are what most changes are made of: sets of keys in every row of the weights, and
 random orders of the keys.
@@ -23,6 +23,7 @@ from torch.nn import functional
 
 from .sources import Source
 
+GOLDEN = (5**0.5 - 1) / 2
 CONTROL_DRAWS = 99
 """Draws of a control: p reaches 1/100."""
 
@@ -52,6 +53,8 @@ class Attended:
         structure: what :attr:`Intervention.choose` chose, or a control drew in its place; None otherwise.
         labels: class of each sequence, ``[sequences]``, while a structure is chosen; None otherwise, and
             where there are none.
+        numbers: number of each sequence among all that are scored, ``[sequences]``; None: its place in the
+            batch.
     """
 
     layer: int
@@ -66,6 +69,7 @@ class Attended:
     generator: Generator
     structure: Any = None
     labels: Int[Tensor, " sequences"] | None = None
+    numbers: Int[Tensor, " sequences"] | None = None
 
     @property
     def scores(self) -> Float[Tensor, "windows heads q n"]:
@@ -131,11 +135,34 @@ class BlockPass:
         return replace(self, output=output)
 
 
-Site = Literal["attention", "block"]
-"""What an intervention changes: every attention (:class:`Attended`) or every block (:class:`BlockPass`)."""
+@dataclass(frozen=True)
+class InputPass:
+    """What a network receives in one forward pass.
+
+    Attributes:
+        inputs: first tensor among the arguments of the network.
+        numbers: number of each sequence among all that are scored.
+        generator: random generator of the draw, on the device of the inputs.
+        structure: as for :class:`Attended`.
+    """
+
+    inputs: Shaped[Tensor, "batch *rest"]
+    numbers: Int[Tensor, " batch"]
+    generator: Generator
+    structure: Any = None
+
+    def with_inputs(self, inputs: Shaped[Tensor, "batch *rest"]) -> "InputPass":
+        """Returns the pass with other inputs."""
+        return replace(self, inputs=inputs)
+
+
 Change = Callable[[Any], Any]
-"""Function from what an attention (:class:`Attended`) or a block (:class:`BlockPass`) computes to the same
-with other weights, values or outputs."""
+"""Function from what an attention (:class:`Attended`) or a block (:class:`BlockPass`) computes, or a network
+receives (:class:`InputPass`), to the same with other weights, values, outputs or inputs."""
+
+Site = Literal["attention", "block", "inputs"]
+"""What an intervention changes: every attention (:class:`Attended`), every block (:class:`BlockPass`), or the
+inputs of the network (:class:`InputPass`)."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +207,8 @@ class Intervention:
     Attributes:
         name: name without comma and slash, e.g. "keys that hold 90 % of the weight".
         change: the change.
-        site: what is changed: every "attention" (:class:`Attended`) or every "block" (:class:`BlockPass`).
+        site: what is changed: every "attention" (:class:`Attended`), every "block" (:class:`BlockPass`), or
+            the "inputs" of the network (:class:`InputPass`).
         predicts: "kept" if the theory says that the task's measure loses less than by a control, "broken" if
             it loses more.
         controls: matched random changes; the first one is tested, further ones may match it.
@@ -191,6 +219,7 @@ class Intervention:
             heads, is removed and scored on the other half. None: there is nothing to choose.
         inputs: ``(limits, generator) -> inputs``, for causal language models; ``limits`` has "vocabulary" and
             "length", the longest sequence. None: the inputs of the caller.
+        on_own: whether the structure that is chosen on such inputs is scored on those of the caller.
     Raises:
         ValueError: the name has a comma or a slash, there is no control, or a control has neither a change
             nor a structure.
@@ -203,6 +232,7 @@ class Intervention:
     source: Source
     choose: Callable[[Callable[[Callable[[Any], None]], None]], Any] | None = None
     inputs: Callable[[dict[str, int], Generator], Inputs] | None = None
+    on_own: bool = False
     site: Site = "attention"
 
     def __post_init__(self):
@@ -279,6 +309,13 @@ def normalised(weights: Float[Tensor, "*rows k"]) -> Float[Tensor, "*rows k"]:
     return weights / torch.where(total > 0, total, 1.0)
 
 
+def without(attended: Attended, removed: Bool[Tensor, "*#rows k"]) -> Attended:
+    """Removes keys, and divides the other weights of each row by their sum; a row that loses no key stays."""
+    # a sum that is one up to rounding would change the last bits of all rows
+    new = normalised(attended.weights * ~removed)
+    return attended.with_weights(torch.where(removed.any(-1, keepdim=True), new, attended.weights))
+
+
 def random_order(attended: Attended) -> Int[Tensor, "windows heads q k"]:
     """Draws an order of the keys of every row, the allowed ones first: entry i is the i-th key."""
     mask = attended.mask
@@ -301,6 +338,21 @@ def in_every_row(
     """Permutes the weights of every row among its allowed keys at random, which keeps their entropy."""
     allowed_first = (~attended.mask).to(torch.uint8).sort(dim=-1, stable=True).indices
     return torch.zeros_like(weights).scatter(-1, random_order(attended), weights.gather(-1, allowed_first))
+
+
+def tenths(attended: Attended) -> Int[Tensor, "windows 1 1"]:
+    """Returns how many tenths of its places each sequence loses, 1 to 9, for a deletion curve in one pass.
+
+    Nine sequences in a row lose nine different shares, so that the mean effect over many sequences is that
+    over the shares: the area under the curve.
+    """
+    numbers = torch.arange(attended.sequences) if attended.numbers is None else attended.numbers
+    # Each further nine start with another share. Otherwise each ninth sequence would lose the same share. The
+    # fractional parts of b^2 times an irrational number are uniform in every arithmetic progression of b, so
+    # that evenly spaced sequences have all shares as well.
+    turn = ((numbers // 9) ** 2 * GOLDEN % 1 * 9).long()
+    found = ((numbers + turn) % 9 + 1).to(attended.weights.device)
+    return found.repeat_interleave(len(attended.weights) // attended.sequences)[:, None, None]
 
 
 def largest_mass(weights: Float[Tensor, "*rows k"], share: float) -> Bool[Tensor, "*rows k"]:

@@ -9,22 +9,23 @@ registry of ``transformers``. The change receives weights and values of each att
 (:class:`~..core.intervention.Attended`). Where it changes neither, bit for bit, the output of the model's own
 kernel stays; elsewhere the product of the new weights and values takes its place. With ``site="block"`` the
 change receives what goes into a block and comes out (:class:`~..core.intervention.BlockPass`), and hooks
-replace its output. No parameter, buffer or module is touched.
+replace its output. With ``site="inputs"`` it receives the inputs of the network
+(:class:`~..core.intervention.InputPass`). No parameter, buffer or module is touched.
 """
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from ..core.intervention import Attended, BlockPass, Change, NotChanged
+from ..core.intervention import Attended, BlockPass, Change, InputPass, NotChanged, Site
 from .attention_calls import CALLS, MULTI_HEAD
 from .emission import Call
 from .evaluation import device_of, evaluation
@@ -46,6 +47,7 @@ NO_BLOCK = (
     "no block of {} is a module that receives tokens and returns as many of the same size, so that no block "
     "can be changed"
 )
+NO_INPUTS = "no argument of {} is a tensor, so that its inputs cannot be changed"
 CACHES = {"past_key_value": None, "past_key_values": None, "layer_past": None, "use_cache": False}
 AXES = (
     "the attention of {} has the leading axes {}, in which the {} sequences of the batch are not found, so "
@@ -62,12 +64,12 @@ def changed_attention(
     model: nn.Module,
     change: Change,
     *,
-    site: Literal["attention", "block"] = "attention",
+    site: Site = "attention",
     seed: int = 0,
     structure: Any = None,
 ) -> Iterator["ChangedAttention"]:
-    """Changes all attention, or all blocks, of a model inside a ``with`` statement, in evaluation mode and
-    without gradients.
+    """Changes all attention, all blocks, or the inputs of a model inside a ``with`` statement, in evaluation
+    mode and without gradients.
 
     Afterwards the model is as before: parameters, buffers, and the mode of every module. A change that only
     reads, and returns what it receives, leaves all outputs as they are to the last bit.
@@ -75,21 +77,22 @@ def changed_attention(
     Args:
         model: any module, compiled, wrapped or neither, whose inputs are batches ``[n, ...]``. The block must
             call the model itself, not a copy.
-        change: the change of each attention or block.
+        change: the change of each attention or block, or of the inputs.
         site: what is changed.
         seed: seed of :attr:`.Attended.generator`, which starts at the first pass of the block.
         structure: value of :attr:`.Attended.structure`.
     Yields:
-        Numbers of attentions or blocks that were found and changed so far.
+        Numbers of attentions, blocks or inputs that were found and changed so far.
     Raises:
         NoAttention: a forward pass ran, and no attention was found in it, or no block that can be changed.
         ValueError: another thread is measuring the model, another block probes or changes it, it runs inside
             ``torch.vmap``, its parameters have no values, the sequences of the batch are not found in an
-            attention, or new weights are not finite.
+            attention, new weights are not finite, or inputs are to be changed and no argument of the network
+            is a tensor.
     """
     check_stored(model, type(original_of(model)).__name__)
     generator = torch.Generator(device_of(model)).manual_seed(seed)
-    changed = ChangedAttention(model, change, generator, structure, blocks=site == "block")
+    changed = ChangedAttention(model, change, generator, structure, site)
     redirect = changed.redirect = Redirect(model, "forward", changed.run)
     try:
         with evaluation(model):
@@ -105,12 +108,14 @@ def check_changed(changed: "ChangedAttention", name: str) -> None:
     """Checks that an intervention changed the forward passes of a block.
 
     Raises:
-        NotChanged: no weight and no value, or no output of a block, changed, bit for bit.
+        NotChanged: no weight and no value, no output of a block, or no input changed, bit for bit.
     """
     if not changed.changed:
-        what = f"no output in {changed.found} blocks"
-        if not changed.with_blocks:
-            what = f"no weight and no value in {changed.found} attentions"
+        what = {
+            "attention": f"no weight and no value in {changed.found} attentions",
+            "block": f"no output in {changed.found} blocks",
+            "inputs": f"no input in {changed.found} forward passes",
+        }[changed.site]
         raise NotChanged(f"{name} changed {what} of {changed.name}, bit for bit, so that it was not applied")
 
 
@@ -127,18 +132,19 @@ class ChangedAttention(TorchFunctionMode):
     """The forward passes of a block, see :func:`changed_attention`.
 
     Attributes:
-        found: number of attentions or blocks in all passes.
-        changed: number of them whose weights, values or outputs were changed.
+        found: number of attentions, blocks or inputs in all passes.
+        changed: number of them whose weights, values, outputs or entries were changed.
         passes: number of forward passes.
-        labels: class of each sequence of the next pass, which the change receives.
+        labels, numbers: class of each sequence of the next pass, and its number among all that are scored,
+            which the change receives. The number is the place in the batch if it is None.
     """
 
-    def __init__(
-        self, model: nn.Module, change: Change, generator: Generator, structure: Any, *, blocks: bool
-    ):
+    def __init__(self, model: nn.Module, change: Change, generator: Generator, structure: Any, site: Site):
         super().__init__()
-        self.with_blocks = blocks
+        self.site: Site = site
+        self.with_blocks = site == "block"
         self.labels: Tensor | None = None
+        self.numbers: Int[Tensor, " batch"] | None = None
         self.redirect: Redirect  # of the model
         self.model, self.change, self.generator, self.structure = model, change, generator, structure
         self.name = type(original_of(model)).__name__
@@ -163,6 +169,9 @@ class ChangedAttention(TorchFunctionMode):
             options = {"some": lambda x: x, "special_ids": (), "grid": None}
             self.masks = given(self.model, args, kwargs, **options).masks
         self.passes += 1
+        if self.site == "inputs":
+            args, kwargs = self._with_inputs(inputs, args, kwargs)
+            return original(*args, **kwargs)
         handles = []
         enter, leave = in_this_thread(self._enter), in_this_thread(self._leave)
         try:
@@ -181,6 +190,19 @@ class ChangedAttention(TorchFunctionMode):
         finally:
             for handle in handles:
                 handle.remove()
+
+    def _with_inputs(self, inputs: Tensor | None, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        """Returns the arguments of the network with changed inputs."""
+        if inputs is None or not any(x is inputs for x in (*args, *kwargs.values())):
+            raise ValueError(NO_INPUTS.format(self.name))
+        self.found += 1
+        numbers = torch.arange(self.sequences) if self.numbers is None else self.numbers
+        new = self.change(InputPass(inputs, numbers, self.generator, self.structure)).inputs
+        if _same(new, inputs):
+            return args, kwargs
+        self.changed += 1
+        changed = {key: new if x is inputs else x for key, x in kwargs.items()}
+        return tuple(new if x is inputs else x for x in args), changed
 
     def _enter(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         name = self.modules[module]
@@ -383,6 +405,7 @@ class ChangedAttention(TorchFunctionMode):
             generator=self.generator,
             structure=self.structure,
             labels=self.labels,
+            numbers=self.numbers,
         )
         self.found += 1
         self.heads = first_head + attended.weights.shape[1]

@@ -1,8 +1,6 @@
 r"""The effect of an intervention on the outputs of a network, beside that of matched random changes.
 
-A measure gives each sequence a number m: whether the class is right, its cross-entropy, the mean
-cross-entropy of its next ids, or the share of largest outputs that stay. The effect is the mean of the
-paired differences
+A measure gives each sequence a number m (:mod:`.sample`). The effect is the mean of the paired differences
 
 .. math:: \Delta = \frac1n \sum_i \bigl( m_i(\text{changed}) - m_i(\text{unchanged}) \bigr),
 
@@ -19,16 +17,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import zip_longest
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ..core.allocator import give_back_freed_memory
 from ..core.forked import forked
@@ -36,9 +33,10 @@ from ..core.format import counted
 from ..core.intervention import Attended, Change, Control, Intervention, NotChanged, Site
 from ..core.measurement import Measurement, Null, Side
 from ..core.statistics import LEVEL, RANGE_DRAWS, clopper_pearson, evenly_spaced, student_interval
-from .changed_pass import changed_attention, check_changed
+from .changed_pass import ChangedAttention, changed_attention, check_changed
 from .evaluation import evaluation, logits_of
-from .passes import Inputs, count, run, selected
+from .passes import Inputs, run, selected
+from .sample import Measure, Sample, at_chance
 
 MINUTES = 5.0  # time of all interventions in a network, if the user names none
 BATCH = 64  # largest number of sequences per forward pass
@@ -50,7 +48,6 @@ REPEATS = 20  # attempts for each new structure of a control
 UNCHANGED, CHANGED = "unchanged", "changed"
 MEASURE = "measure"
 """Coordinate of a row: what the intervention changes."""
-ACCURACY, LOSS, NEXT, AGREEMENT = "accuracy", "loss", "next-token loss", "agreement of outputs"
 AT_CHANCE = (
     "not tested: the {} of the unchanged network, {:.4g}, is not better than that of a constant output, "
     "{:.4g}"
@@ -59,94 +56,6 @@ NO_IDS = "the intervention needs a causal language model, which returns logits f
 PAIRED = "over samples, paired"
 HOPELESS = "no test can succeed any more"
 ENDED = "a process was ended from outside, as the system does if memory is short; measure fewer sequences"
-
-
-@dataclass(frozen=True)
-class Measure:
-    """What an intervention changes: a number for each sequence.
-
-    Attributes:
-        name: name of the measure.
-        of: ``(outputs, targets, largest unchanged outputs) -> [n]``.
-        better: whether larger numbers are better (1) or smaller ones (-1).
-        chance: mean of a constant output; None if there is no such number.
-    """
-
-    name: str
-    of: Callable[[Tensor, Tensor | None, Tensor], Float[Tensor, " n"]]
-    better: Literal[1, -1] = 1
-    chance: float | None = None
-
-    @property
-    def is_share(self) -> bool:
-        """Whether the mean is a share."""
-        return self.name in (ACCURACY, AGREEMENT)
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Inputs on which an intervention is measured, with what their outputs are compared with.
-
-    Attributes:
-        inputs: tensors ``[n, ...]``.
-        targets: class of each sequence, ``[n]``, or next id of each token, ``[n, seq]``; negative where none
-            is scored. None: outputs are compared with those of the unchanged network.
-        batch: number of sequences per forward pass.
-    """
-
-    inputs: Inputs
-    targets: Tensor | None
-    batch: int
-
-    def __len__(self) -> int:
-        return count(self.inputs)
-
-    def part(self, which: Int[Tensor, " chosen"]) -> "Sample":
-        """Returns some of the sequences."""
-        targets = None if self.targets is None else self.targets[which]
-        return Sample(selected(self.inputs, which), targets, self.batch)
-
-    def measures(self) -> tuple[Measure, ...]:
-        """Returns the measures: accuracy and loss, next-token loss, or the agreement of outputs."""
-        if self.targets is None:
-            return (Measure(AGREEMENT, _agreement),)
-        known = self.targets[self.targets >= 0]
-        shares = torch.bincount(known.flatten()).double() / max(1, known.numel())
-        entropy = float(torch.special.entr(shares).sum())
-        if self.targets.ndim > 1:
-            return (Measure(NEXT, _next_loss, -1, entropy),)
-        return (
-            Measure(ACCURACY, _right, 1, float(shares.max())),
-            Measure(LOSS, _class_loss, -1, entropy),
-        )
-
-
-def _right(outputs: Tensor, targets: Tensor | None, unchanged: Tensor) -> Float[Tensor, " n"]:
-    """Returns 1 for each sequence ``[n]`` whose largest output is its class, otherwise 0."""
-    assert targets is not None
-    return (outputs.argmax(-1) == targets).double()
-
-
-def _class_loss(outputs: Tensor, targets: Tensor | None, unchanged: Tensor) -> Float[Tensor, " n"]:
-    """Returns the cross-entropy of each sequence, in nats."""
-    assert targets is not None
-    return functional.cross_entropy(outputs.double(), targets, reduction="none")
-
-
-def _next_loss(outputs: Tensor, targets: Tensor | None, unchanged: Tensor) -> Float[Tensor, " n"]:
-    """Returns the mean cross-entropy of the scored next ids of each sequence, in nats."""
-    assert targets is not None
-    scored = targets >= 0
-    losses = functional.cross_entropy(
-        outputs.float().flatten(0, 1), targets.clamp_min(0).flatten(), reduction="none"
-    ).view(targets.shape)
-    return (losses.double() * scored).sum(1) / scored.sum(1).clamp_min(1)
-
-
-def _agreement(outputs: Tensor, targets: Tensor | None, unchanged: Tensor) -> Float[Tensor, " n"]:
-    """Returns the share of the largest outputs of each sequence that stay."""
-    same = outputs.argmax(-1) == unchanged
-    return same.double().flatten(1).mean(1) if same.ndim > 1 else same.double()
 
 
 @dataclass(frozen=True)
@@ -170,6 +79,8 @@ class Subject:
     """
 
     def __init__(self, model: nn.Module, sample: Sample):
+        if sample.numbers is None:
+            sample = replace(sample, numbers=torch.arange(len(sample)))
         self.model, self.sample, self.measures = model, sample, sample.measures()
 
     @property
@@ -203,16 +114,21 @@ class Subject:
         assert outputs is not None  # a first pass has shown that there are some
         return outputs.cpu()
 
-    def _numbers(self, unchanged: Tensor | None) -> tuple[Tensor, dict[str, Float[Tensor, " n"]]]:
+    def _numbers(
+        self, unchanged: Tensor | None, changed: ChangedAttention | None = None
+    ) -> tuple[Tensor, dict[str, Float[Tensor, " n"]]]:
         """Runs the network, and returns its largest outputs and its numbers.
 
         Args:
             unchanged: largest outputs of the unchanged network. None: this is the unchanged network.
+            changed: its changes, which receive the numbers of the sequences.
         """
         own: list[Tensor] = []
         found: dict[str, list[Tensor]] = {measure.name: [] for measure in self.measures}
         first = 0
         for batch in self._batches():
+            if changed is not None:
+                changed.numbers = batch.numbers
             outputs = self._run(batch)
             own.append(outputs.argmax(-1))
             reference = own[-1] if unchanged is None else unchanged[first : first + len(batch)]
@@ -224,7 +140,7 @@ class Subject:
     def effects(
         self, change: Change, name: str, *, site: Site = "attention", seed: int = 0, structure: Any = None
     ) -> Effects:
-        """Runs the network with changed attention or blocks.
+        """Runs the network with changed attention, blocks or inputs.
 
         Args:
             change: the change.
@@ -232,11 +148,11 @@ class Subject:
             site: what is changed, see :class:`~..core.intervention.Intervention`.
             seed, structure: see :func:`.changed_attention`.
         Raises:
-            NotChanged: the change changed no weight, no value and no output.
+            NotChanged: the change changed no weight, no value, no output and no input.
         """
         unchanged, numbers = self._own
         with changed_attention(self.model, change, site=site, seed=seed, structure=structure) as changed:
-            _, after = self._numbers(unchanged)
+            _, after = self._numbers(unchanged, changed)
         check_changed(changed, name)
         return Effects(numbers, after)
 
@@ -388,7 +304,7 @@ def apply_intervention(
         limits: "vocabulary" and "length" of a causal language model; otherwise empty.
         seed: seed of inputs and structures.
     Raises:
-        NotChanged: the change changed no weight, no value and no output.
+        NotChanged: the change changed no weight, no value, no output and no input.
         NoAttention: the network has no attention, or no block, that can be changed.
         ValueError: the network has no place for the change, or the inputs do not suffice.
     """
@@ -406,6 +322,7 @@ def apply_intervention(
             )
         choosing, subject = halves
         structure = intervention.choose(partial(choosing.read, site=site))
+        subject = whole if intervention.on_own else subject
     effects = subject.effects(
         intervention.change, intervention.name, site=site, seed=seed, structure=structure
     )
@@ -551,19 +468,6 @@ def _seconds(drawing: Drawing, n: int) -> float:
     begun = time.monotonic()
     drawing.draw(0, n)
     return time.monotonic() - begun
-
-
-def at_chance(measure: Measure, values: Float[Tensor, " n"]) -> bool:
-    """Returns whether the mean of a measure of the unchanged network is not better than that of a constant
-    output: whether its 95 % interval reaches the latter.
-    """
-    if measure.chance is None:
-        return False
-    if measure.name == ACCURACY:
-        low, _ = clopper_pearson(int(values.sum()), len(values))
-        return float(low) <= measure.chance
-    interval = student_interval(values.tolist())
-    return interval is None or interval[1] >= measure.chance
 
 
 def _structures(control: Control, chosen: Any, draws: int, seed: int) -> list[Any]:

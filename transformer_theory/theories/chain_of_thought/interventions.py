@@ -1,48 +1,105 @@
 r"""What chains of thought say of a network: the answer is read from the chain.
 
 The prompts show examples of the task with their chains, then a question with its chain and ":"
-(:mod:`.in_networks`). In every attention the ":" does not see the chain; its other weights are divided by
-their sum. Nothing else follows the chain, so that no other token can pass it on. The control hides as many
-other tokens of the prompt. The loss is that of the answer. Source: :cite:t:`feng2023towards`.
+(:mod:`.in_networks`). The loss is that of the answer. Three changes take the chain away:
+
+* In every attention the ":" does not see the chain; its other weights are divided by their sum. Nothing else
+  follows the chain, so that no other token can pass it on. The control hides as many other tokens.
+* The chain becomes that of another question with another answer, in the ids of this prompt. The control
+  exchanges other tokens for those of another prompt, whose examples and question differ but have the same
+  lengths. Prompts agree in their signs: as many of the tokens that differ are exchanged as in the chain.
+* The chain becomes as many filler symbols. The control writes the filler over as many other tokens.
+
+Sources: :cite:t:`feng2023towards`; filler symbols as in :cite:t:`pfau2024dot`.
 """
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 import torch
-from torch import Generator
+from jaxtyping import Bool, Int
+from torch import Generator, Tensor
 
-from ...core.intervention import Attended, Control, Inputs, Intervention, Places, normalised, other_places
+from ...core.intervention import (
+    Attended,
+    Control,
+    InputPass,
+    Inputs,
+    Intervention,
+    Places,
+    normalised,
+    other_places,
+)
 from ...core.sources import Source
 from .in_networks import EXAMPLES, SURPLUS, TASK, balanced, few_shot, fitting, symbol_ids
-from .tasks import END, split
+from .tasks import FILLER, Sample, Symbols, split
 
 QUESTIONS = 60
 
 
-def given_chains(limits: dict[str, int], generator: Generator) -> Inputs:
-    """Returns questions with their chains, in random ids for each question; the answer alone is scored. All
-    chains have the most frequent length.
+@dataclass(frozen=True)
+class Exchange:
+    """What stands in a prompt, once the chain or other places are exchanged.
 
+    Attributes:
+        chain: places of the chain.
+        ids: for each prompt an id for each place, ``[n, seq]``.
+    """
+
+    chain: Places
+    ids: Int[Tensor, "n seq"]
+
+
+def given_chains(
+    limits: dict[str, int], generator: Generator, *, instead: Literal["other", "filler"] | None = None
+) -> Inputs:
+    """Returns questions with their chains, in random ids for each question; the answer alone is scored.
+    Questions and chains have the most frequent lengths, so that all prompts have one length.
+
+    Args:
+        limits: sizes of the network.
+        generator: draws questions and ids.
+        instead: what may take the place of the chain: that of another question or filler symbols, which
+            makes the structure an :class:`Exchange`. None: nothing, and it has the :class:`.Places` alone.
     Raises:
         ValueError: the limits leave too few ids, or contexts that are too short.
     """
     parts = split(TASK, train=EXAMPLES, test=SURPLUS * QUESTIONS, generator=generator)
-    length = Counter(len(sample.chain) for sample in parts.test).most_common(1)[0][0]
-    usual = [sample for sample in parts.test if len(sample.chain) == length]
-    test = balanced(usual, QUESTIONS, generator)
+    lengths = Counter(map(_lengths, parts.test)).most_common(1)[0][0]
+    test = balanced([each for each in parts.test if _lengths(each) == lengths], QUESTIONS, generator)
     examples = fitting(TASK, parts.train, test, limits["length"])
-    texts = [few_shot(examples, sample, sample.chain) for sample in test]
-    longest = max(map(len, texts))
-    rows, answers = [], []
-    for sample, text in zip(test, texts):
+    rows, others, answers = [], [], []
+    for sample in test:
         ids = symbol_ids(TASK, limits["vocabulary"], generator)
-        rows.append([ids[symbol] for symbol in (END,) * (longest - len(text)) + text])
+        text = few_shot(examples, sample, sample.chain)
+        other: Symbols = (FILLER,) * len(text)
+        if instead == "other":
+            *shown, question = (_another(each, parts.test, generator) for each in (*examples, sample))
+            other = few_shot(shown, question, question.chain)
+        rows.append([ids[symbol] for symbol in text])
+        others.append([ids[symbol] for symbol in other])
         answers.append(ids[sample.answer[0]])
-    targets = torch.full((len(rows), longest), -1)
+    prompts = torch.tensor(rows)
+    targets = torch.full_like(prompts, -1)
     targets[:, -1] = torch.tensor(answers)
-    chain = frozenset(range(longest - 1 - length, longest - 1))
-    hidden = Places(chain, frozenset(range(longest - 1)) - chain, longest)
-    return Inputs(torch.tensor(rows), targets, hidden)
+    n = prompts.shape[1]
+    chain = frozenset(range(n - 1 - lengths[1], n - 1))  # before the ":"
+    places = Places(chain, frozenset(range(n - 1)) - chain, n)
+    return Inputs(prompts, targets, places if instead is None else Exchange(places, torch.tensor(others)))
+
+
+def _lengths(sample: Sample) -> tuple[int, int]:
+    """Returns the lengths of question and chain."""
+    return len(sample.question), len(sample.chain)
+
+
+def _another(sample: Sample, samples: Sequence[Sample], generator: Generator) -> Sample:
+    """Draws a question with another answer, whose question and chain have the same lengths."""
+    alike = [s for s in samples if _lengths(s) == _lengths(sample) and s.answer != sample.answer]
+    return alike[int(torch.randint(len(alike), (1,), generator=generator))]
 
 
 def hidden(attended: Attended) -> Attended:
@@ -63,6 +120,35 @@ def hidden(attended: Attended) -> Attended:
     return attended.with_weights(weights)
 
 
+def exchanged(passed: InputPass) -> InputPass:
+    """Exchanges the chain of each prompt."""
+    ids, _, chain = _parts(passed)
+    return passed.with_inputs(torch.where(chain, ids, passed.inputs))
+
+
+def exchanged_elsewhere(passed: InputPass) -> InputPass:
+    """Exchanges other tokens of each prompt, drawn at random, as many as differ in the chain."""
+    ids, differs, chain = _parts(passed)
+    others = differs & ~chain
+    numbers = torch.rand(ids.shape, generator=passed.generator, device=ids.device)
+    rank = numbers.masked_fill(~others, 2.0).argsort(-1).argsort(-1)
+    drawn = others & (rank < (differs & chain).sum(-1, keepdim=True))
+    return passed.with_inputs(torch.where(drawn, ids, passed.inputs))
+
+
+def _parts(
+    passed: InputPass,
+) -> tuple[Int[Tensor, "batch seq"], Bool[Tensor, "batch seq"], Bool[Tensor, " seq"]]:
+    """Returns the ids that may take the places of those of each prompt, where they differ from them, and
+    whether a place is in the chain. The last place stays.
+    """
+    chosen: Exchange = passed.structure
+    ids = chosen.ids[passed.numbers].to(passed.inputs)
+    places = torch.arange(ids.shape[1], device=ids.device)
+    chain = torch.isin(places, torch.tensor(sorted(chosen.chain.places), device=ids.device))
+    return ids, (ids != passed.inputs) & (places < ids.shape[1] - 1), chain
+
+
 INTERVENTIONS = (
     Intervention(
         name="chain hidden from the answer",
@@ -71,5 +157,23 @@ INTERVENTIONS = (
         controls=(Control("as many other tokens hidden", structure=other_places),),
         source=Source("feng2023towards", status="own"),
         inputs=given_chains,
+    ),
+    Intervention(
+        name="chain replaced by that of another question",
+        change=exchanged,
+        predicts="broken",
+        controls=(Control("as many other tokens replaced by those of another prompt", exchanged_elsewhere),),
+        source=Source("feng2023towards", status="own"),
+        inputs=partial(given_chains, instead="other"),
+        site="inputs",
+    ),
+    Intervention(
+        name="chain replaced by filler symbols",
+        change=exchanged,
+        predicts="broken",
+        controls=(Control("as many other tokens replaced by the filler", exchanged_elsewhere),),
+        source=Source("pfau2024dot", status="own"),
+        inputs=partial(given_chains, instead="filler"),
+        site="inputs",
     ),
 )

@@ -4,13 +4,13 @@ token, sinks.
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from ...core.claims import BOUND, BY_CHANCE, NEAR, Measured, but, claim
-from ...core.intervention import Change
 from ...core.sources import Source
 from ...metrics.attention import hard_max_gap
 from ...probes.changed_pass import changed_attention, check_changed
@@ -22,7 +22,7 @@ from .dispersion import (
     winner_weight,
     without_sink,
 )
-from .interventions import INTERVENTIONS
+from .interventions import doubled
 from .longer import continuum_weight, log_factor, resampled_top_weight, top_weight
 from .retrieval import KEYS, LENGTHS, Kind, PooledHead, at_length, draw, short_scores, trained_head
 
@@ -472,14 +472,14 @@ class _NeedleReader(nn.Module):
 
 
 def _weights_of_needles(
-    n: int, ratio: float, *, change: Change, shared: bool = False
+    n: int, ratio: float, *, logarithmic: bool, shared: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Returns the weights of the needles of 8 sequences of n keys, with and without a change.
 
     Args:
         n: number of keys.
         ratio: score of a needle over log n.
-        change: the change of attention.
+        logarithmic: whether the scores of the changed attention are multiplied by log 2n / log n.
         shared: whether all sequences have the same needle; otherwise each needle answers to one query.
     """
     x = torch.zeros(8, n, 8, dtype=F64)
@@ -489,7 +489,7 @@ def _weights_of_needles(
     model = _NeedleReader()
     with torch.no_grad():
         unchanged = model(x)
-    with changed_attention(model, change) as changed:
+    with changed_attention(model, partial(doubled, logarithmic=logarithmic)) as changed:
         found = model(x)
     check_changed(changed, "keys of another sequence")
     return found, unchanged
@@ -514,7 +514,7 @@ def diluted_needle(generator: Generator, *, shared: bool = False) -> Measured:
     worst, detail = 0.0, {}
     for n in (16, 128, 1024):
         c = _between(generator, 1.0, 2.5)
-        found, before = _weights_of_needles(n, c, change=INTERVENTIONS[0].change, shared=shared)
+        found, before = _weights_of_needles(n, c, logarithmic=False, shared=shared)
         predicted = (n**c + n - 1) / (n**c + 2 * n - 1)
         worst = max(worst, float((found / before / predicted - 1).abs().max()))
         detail[f"{n} keys, factor"] = float((found / before).mean())
@@ -531,16 +531,16 @@ def diluted_needle(generator: Generator, *, shared: bool = False) -> Measured:
         "the score 0, 16 to 1,024 keys",
         "the needle of another sequence has the score 0, too",
     ),
-    control=but("fixed scores, without the logarithm", change=INTERVENTIONS[0].change),
+    control=but("fixed scores, without the logarithm", logarithmic=False),
 )
-def repaired_needle(generator: Generator, *, change: Change = INTERVENTIONS[1].change) -> Measured:
+def repaired_needle(generator: Generator, *, logarithmic: bool = True) -> Measured:
     r"""With scores times $\log 2n / \log n$ the keys of another sequence do not dilute a needle: its weight
     $w(n) = n^c / (n^c + n - 1)$ becomes $w(2n)$ exactly, which is larger if $2^c > (2n - 1) / (n - 1)$.
     """
     worst, detail = 0.0, {}
     for n in (16, 128, 1024):
         c = _between(generator, 1.0, 2.5)
-        found, before = _weights_of_needles(n, c, change=change)
+        found, before = _weights_of_needles(n, c, logarithmic=logarithmic)
         predicted = (2 * n) ** c / ((2 * n) ** c + 2 * n - 1)
         worst = max(worst, float((found / predicted - 1).abs().max()))
         detail |= {f"{n} keys, before": float(before.mean()), f"{n} keys, after": float(found.mean())}

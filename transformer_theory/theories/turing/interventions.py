@@ -5,7 +5,16 @@ A query is a *close call* if its two largest scores differ by less than the dist
 numbers (:func:`.resolution`). There the weights of these two keys are exchanged, as rounding may do. The
 control exchanges the two largest weights of as many other queries of the same head and sequence. A network
 that chooses one key per query breaks at close calls, as a compiled machine does; with soft weights that are
-nearly equal it loses nothing. Source: :cite:t:`perez2021attention`.
+nearly equal it loses nothing.
+
+The literal change beside it: all scaled products s of queries and keys are rounded to bfloat16, and the
+weights become
+
+.. math:: A'_{ij} \propto A_{ij} \exp(\operatorname{round}(s_{ij}) - s_{ij}),
+
+whatever bias was added to the scores. Rounding keeps the order of scores or makes them equal. The control
+changes every score by as much, with a random sign, which exchanges scores that are close.
+Source: :cite:t:`perez2021attention`.
 """
 
 import math
@@ -26,15 +35,12 @@ def close_calls(attended: Attended) -> Bool[Tensor, "windows heads q"]:
     Raises:
         ValueError: the scale of the scores is not known, so that their size is not.
     """
-    if attended.scale is None:
-        raise ValueError("the rounding of scores depends on their scale, which is not known")
     if attended.weights.shape[-1] < 2:
         return torch.zeros(attended.weights.shape[:-1], dtype=torch.bool, device=attended.weights.device)
     # differences of logarithms are those of the scores, whatever bias was added to them
     two = attended.scores.topk(2)
     known = two.values[..., 1] > math.log(torch.finfo(attended.weights.dtype).tiny)
-    products = (attended.query @ attended.key.mT).to(attended.weights.dtype) * attended.scale
-    size = products.gather(-1, two.indices).abs().amax(-1)
+    size = _products(attended).gather(-1, two.indices).abs().amax(-1)
     return (two.values[..., 0] - two.values[..., 1] < resolution(size)) & known
 
 
@@ -55,6 +61,50 @@ def exchanged_elsewhere(attended: Attended) -> Attended:
     return attended.with_weights(_exchanged(attended.weights, drawn))
 
 
+def rounded(attended: Attended) -> Attended:
+    """Rounds the scores to bfloat16.
+
+    Raises:
+        ValueError: the scale of the scores is not known, so that their size is not.
+    """
+    return _with_added(attended, _rounding(attended))
+
+
+def changed_at_random(attended: Attended) -> Attended:
+    """Changes every score by as much as :func:`rounded` does, up or down at random."""
+    added = _rounding(attended)
+    up = torch.rand(added.shape, generator=attended.generator, device=added.device) < 0.5
+    return _with_added(attended, torch.where(up, added, -added))
+
+
+def _products(attended: Attended) -> Float[Tensor, "windows heads q k"]:
+    """Returns the scaled products of queries and keys.
+
+    Raises:
+        ValueError: the scale is not known.
+    """
+    if attended.scale is None:
+        raise ValueError("the rounding of scores depends on their scale, which is not known")
+    dtype = attended.weights.dtype  # a product of bfloat16 vectors would be rounded already
+    return attended.query.to(dtype) @ attended.key.to(dtype).mT * attended.scale
+
+
+def _rounding(attended: Attended) -> Float[Tensor, "windows heads q k"]:
+    """Returns what rounding to bfloat16 adds to the scores of allowed keys; ties go to even numbers."""
+    products = _products(attended)
+    return (products.bfloat16().to(products.dtype) - products) * attended.mask
+
+
+def _with_added(attended: Attended, added: Float[Tensor, "windows heads q k"]) -> Attended:
+    """Returns the attention whose scores are larger by ``added``; rows without a change stay."""
+    # Weights and not scores: a weight of zero stays zero, since its score is not known. A row without an
+    # allowed key would be NaN.
+    new = (attended.weights.log() + added).softmax(-1).nan_to_num()
+    # logarithm and softmax would change the last bits of all rows
+    changed = (added != 0).any(-1, keepdim=True)
+    return attended.with_weights(torch.where(changed, new, attended.weights))
+
+
 def _exchanged(
     weights: Float[Tensor, "windows heads q k"], where: Bool[Tensor, "windows heads q"]
 ) -> Float[Tensor, "windows heads q k"]:
@@ -71,6 +121,13 @@ INTERVENTIONS = (
         change=exchanged,
         predicts="kept",
         controls=(Control("exchanged for as many other queries", exchanged_elsewhere),),
+        source=Source("perez2021attention", status="own"),
+    ),
+    Intervention(
+        name="scores rounded to bfloat16",
+        change=rounded,
+        predicts="kept",
+        controls=(Control("as large a change of every score, up or down at random", changed_at_random),),
         source=Source("perez2021attention", status="own"),
     ),
 )

@@ -2,26 +2,39 @@ r"""What label-relevant patches say of a network: without them it cannot tell th
 
 On one half of the images, the values of the first attention, less their mean at each place, are divided into
 words (:func:`.words_of`). The relevance of a place is the mean divergence of the labels given the word from
-all labels (:func:`.word_posteriors`). On the other half the fifth of the places with the largest relevance
-are no keys any more, in any attention. The control removes as many other places. Places whose values never
-vary, such as a class token, are neither. Source: :cite:t:`li2023theoretical`.
+all labels (:func:`.word_posteriors`). On the other half the most relevant s of the places, rounded down, are
+no keys any more, in any attention, where s is a tenth to nine tenths from image to image (:func:`.tenths`):
+the effect is the area under the *deletion curve*. The control removes as many places in a random order.
+Places whose values never vary, such as a class token, stay. Source: :cite:t:`li2023theoretical`.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from ...core.intervention import Attended, Control, Intervention, Places, normalised, other_places
+from ...core.intervention import Attended, Control, Intervention, tenths, without
 from ...core.sources import Source
 from .on_data import words_of
 from .relevance import word_posteriors
 
-SHARE = 0.2  # of the places
+
+@dataclass(frozen=True)
+class Order:
+    """Places of tokens in the order in which they are removed.
+
+    Attributes:
+        places: the places.
+        tokens: number of tokens of a sequence.
+    """
+
+    places: tuple[int, ...]
+    tokens: int
 
 
-def choose_places(read: Callable[[Callable[[Attended], None]], None]) -> Places:
-    """Chooses the places with the largest relevance.
+def order_places(read: Callable[[Callable[[Attended], None]], None]) -> Order:
+    """Orders the places by their relevance, the largest first.
 
     Raises:
         ValueError: the sequences have no labels, all have the same one, or places differ among sequences.
@@ -51,35 +64,41 @@ def choose_places(read: Callable[[Callable[[Attended], None]], None]) -> Places:
     ids = words_of(tokens[:, varying] - tokens[:, varying].mean(0))
     found = word_posteriors(ids, classes, words=int(ids.max()) + 1, classes=number)
     relevance = found.of_patches(ids).mean(0)
-    count = max(1, int(SHARE * len(varying)))
-    chosen = frozenset(varying[relevance.argsort(descending=True)[:count]].tolist())
-    return Places(chosen, frozenset(varying.tolist()) - chosen, tokens.shape[1])
+    order = varying[relevance.argsort(descending=True, stable=True)]
+    return Order(tuple(order.tolist()), tokens.shape[1])
+
+
+def other_order(chosen: Order, generator: Generator) -> Order:
+    """Draws another order of the places."""
+    drawn = torch.randperm(len(chosen.places), generator=generator).tolist()
+    return Order(tuple(chosen.places[index] for index in drawn), chosen.tokens)
 
 
 def removed(attended: Attended) -> Attended:
-    """Removes the places from the keys.
+    """Removes the first places of the order from the keys, the share of the sequence.
 
     Raises:
         ValueError: an attention has another number of keys than the first one.
     """
-    chosen: Places = attended.structure
+    chosen: Order = attended.structure
     if attended.weights.shape[-1] != chosen.tokens:
         raise ValueError(
             f"places need attention to the {chosen.tokens} tokens of the first one, got "
             f"{attended.weights.shape[-1]} keys"
         )
-    kept = torch.ones(chosen.tokens, dtype=attended.weights.dtype, device=attended.weights.device)
-    kept[sorted(chosen.places)] = 0.0
-    return attended.with_weights(normalised(attended.weights * kept))
+    places = torch.tensor(chosen.places, device=attended.weights.device)
+    rank = torch.full((chosen.tokens,), len(places), device=places.device)
+    rank[places] = torch.arange(len(places), device=places.device)
+    return without(attended, rank < len(places) * tenths(attended)[..., None] // 10)
 
 
 INTERVENTIONS = (
     Intervention(
-        name="label-relevant places removed from the keys",
+        name="deletion curve of label-relevant places",
         change=removed,
         predicts="broken",
-        controls=(Control("as many other places removed", structure=other_places),),
+        controls=(Control("as many places removed in a random order", structure=other_order),),
         source=Source("li2023theoretical", status="own"),
-        choose=choose_places,
+        choose=order_places,
     ),
 )

@@ -11,7 +11,8 @@ from torch import Generator, Tensor, nn
 
 from ....core.claims import Measured, but, claim
 from ....core.sources import Source
-from ....probes.intervene import NEXT, Sample, Subject, apply_intervention, draw_controls
+from ....probes.intervene import Subject, apply_intervention, draw_controls
+from ....probes.sample import NEXT, Sample
 from ..circuits import AttentionOnly, Heads
 from ..heads import InductionHead
 from ..interventions import INTERVENTIONS, ChosenHeads, choose_heads, repeated
@@ -92,8 +93,7 @@ def _this(head: tuple[int, int]) -> Callable[[Any], ChosenHeads]:
     """Returns a choice that takes this head, whatever its scores, and leaves the others."""
 
     def choose(read: Any) -> ChosenHeads:
-        chosen = choose_heads(read)
-        return ChosenHeads(frozenset({head}), (chosen.heads | chosen.others) - {head})
+        return ChosenHeads({head: 1.0}, choose_heads(read).lengths)
 
     return choose
 
@@ -128,7 +128,9 @@ def removed_head(generator: Generator, *, choose: Callable[[Any], ChosenHeads] =
     # the intervention makes its own inputs
     given = Subject(model, Sample(torch.zeros(1, 2 * length, dtype=torch.long), None, 64))
     applied = apply_intervention(given, None, "induction", intervention, limits=limits, seed=seed)
-    ((drawing,),) = draw_controls([applied], draws=OTHERS, seed=seed)
+    # the second control changes the head itself
+    one_of_others = replace(applied, intervention=replace(intervention, controls=intervention.controls[:1]))
+    ((drawing,),) = draw_controls([one_of_others], draws=OTHERS, seed=seed)
     before, after = (
         float(numbers[NEXT].mean()) for numbers in (applied.effects.unchanged, applied.effects.changed)
     )

@@ -48,7 +48,7 @@ def test_the_outcomes_are_printed_and_stored(capsys, tmp_path, file):
     ]
     assert main(argv) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "vit: changed attention" in printed
+    assert "vit: interventions" in printed
     assert "keys that hold 90 %" in printed
     assert "not tested" in printed
     assert "needs a causal language model" in printed

@@ -58,7 +58,7 @@ def test_dots_and_bars_are_effects_and_ranges(result):
 
 def test_nothing_measured_has_no_figure(result):
     judged = [each for each in judged_interventions(result) if each.row.value is None]
-    assert [each.row.theory for each in judged] == ["induction"]
+    assert {each.row.theory for each in judged} == {"induction"}
     assert picture({"one": judged}) is None
     with pytest.raises(ValueError, match="none with a measured intervention"):
         pages([])

@@ -77,8 +77,8 @@ def sentences(found: Sequence[Judged], theories: Sequence[Theory]) -> list[tuple
 
 
 def _effect(judged: Judged, several: bool) -> str:
-    """Returns an effect beside that of the controls: ``"accuracy −52 % against 0 % (another key of every query
-    removed), as predicted"``.
+    """Returns an effect beside that of the controls: ``"accuracy −52 % against 0 % (another key of every
+    query removed), as predicted"``.
     """
     row = judged.row
     null = row.nulls[0]

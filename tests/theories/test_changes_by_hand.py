@@ -109,6 +109,13 @@ def test_close_calls_are_those_within_the_rounding_of_bfloat16():
     assert drawn == {(1, 3)}
 
 
+def test_a_second_weight_that_underflows_is_no_close_call():
+    # between 2^14 and 2^15 numbers of bfloat16 are 128 apart, more than float32 weights can differ by
+    at = scored([[20000.0, 0.0, -5.0, 0.0], [20000.0, 19950.0, 0.0, 0.0], [20000.0, 19800.0, 0.0, 0.0]])
+    assert turing.close_calls(at).flatten().tolist() == [False, True, False]
+    assert torch.equal(turing.exchanged(at).weights[0, 0, [0, 2]], at.weights[0, 0, [0, 2]])
+
+
 def test_as_many_other_queries_are_drawn():
     rows = [[9.0, 9.05, 1.0, 0.0]] * 2 + [[9.0, 5.0, 1.0, 0.0]] * 6
     at, drawn = scored(rows), set()

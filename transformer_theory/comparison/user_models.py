@@ -132,12 +132,12 @@ def measure(
     )
     if user.inputs is None:
         raise ValueError(f"{user.name} must have inputs to be measured on, got none; pass a tensor [n, ...]")
+    check_weights(user.network, user.name)
     limit = max_samples or default_samples(user.network, ids=are_ids(user.inputs))
     data, classes = (
         _spaced(user.inputs, limit),
         None if user.labels is None else user.labels[evenly_spaced(len(user.labels), limit)],
     )
-    check_weights(user.network, user.name)
     outputs = first_pass(user, data)
     limits = limits_of_ids(user.network, data, special_ids)
     given = count(user.inputs)

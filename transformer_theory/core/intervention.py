@@ -147,6 +147,8 @@ class BlockPass:
         attention: qualified name of its first module with attention.
         generator: random generator of the draw, on the device of the tokens.
         structure, labels: as for :class:`Attended`.
+        real: False for padding: tokens to which no query of the block may attend, or which a mask among the
+            arguments of the network marks (:mod:`~..probes.token_masks`). None: there is no padding.
     """
 
     layer: int
@@ -159,6 +161,7 @@ class BlockPass:
     generator: Generator
     structure: Any = None
     labels: Int[Tensor, " batch"] | None = None
+    real: Bool[Tensor, "batch seq"] | None = None
 
     def with_output(self, output: Float[Tensor, "batch seq dim"]) -> "BlockPass":
         """Returns the block with another output."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
@@ -35,11 +35,12 @@ from .evaluation import device_of, evaluation
 from .explicit import FOLLOWED, ExplicitCall, Softmaxes
 from .flow import operation, tensors_in
 from .forward_pass import NoAttention
-from .modules import Blocks, check_stored, first_tensor, named, original_of
+from .modules import Blocks, check_stored, check_whole, first_tensor, named, original_of
 from .padding import zeros_at_padding
 from .projections import in_order
-from .redirect import Redirect, aside, eager, in_this_thread
+from .redirect import Redirect, aside, eager, in_this_thread, inside_vmap
 from .registry import RegistryCall, observed_registry
+from .token_masks import given
 
 NOT_FOUND = (
     "no attention was found in {} that can be changed; choose such an implementation of the model "
@@ -59,6 +60,10 @@ AXES = (
     "the attention of {} has the leading axes {}, in which the {} sequences of the batch are not found, so "
     "that it is not changed"
 )
+NOT_ALONE = (
+    "{} is probed or changed by another block, which would observe the change; end that block before this one"
+)
+VMAP = "{} runs inside torch.vmap, where values cannot be read; change it outside vmap"
 
 # relative tolerance with which the heads are found again as the argument of the product with their output
 # matrix, for float32 and float64; 30 times as large for half precision
@@ -91,14 +96,15 @@ def changed_attention(
         Numbers of attentions, blocks or inputs that were found and changed so far.
     Raises:
         NoAttention: a forward pass ran, and no attention was found in it, or no block that can be changed.
-        ValueError: another thread is measuring the model, its parameters have no values, the sequences of the
-            batch are not found in an attention, heads have no output matrix (``site="output"``), new weights
-            or outputs are not finite, or inputs are to be changed and no argument of the network is a tensor.
+        ValueError: another thread is measuring the model, another block probes or changes it, it runs inside
+            ``torch.vmap``, its parameters have no values, the sequences of the batch are not found in an
+            attention, heads have no output matrix (``site="output"``), new weights or outputs are not finite,
+            or inputs are to be changed and no argument of the network is a tensor.
     """
     check_stored(model, type(original_of(model)).__name__)
     generator = torch.Generator(device_of(model)).manual_seed(seed)
     changed = ChangedAttention(model, change, generator, structure, site)
-    redirect = Redirect(model, "forward", changed.run)
+    redirect = changed.redirect = Redirect(model, "forward", changed.run)
     try:
         with evaluation(model):
             yield changed
@@ -165,6 +171,7 @@ class ChangedAttention(TorchFunctionMode):
         self.labels: Tensor | None = None
         self.numbers: Int[Tensor, " batch"] | None = None
         self.next_ids: Tensor | None = None
+        self.redirect: Redirect  # of the model
         self.model, self.change, self.generator, self.structure = model, change, generator, structure
         self.name = type(original_of(model)).__name__
         self.found = self.changed = self.passes = 0
@@ -172,6 +179,10 @@ class ChangedAttention(TorchFunctionMode):
 
     def run(self, original: Callable, args: tuple, kwargs: dict) -> Any:
         """Calls the original method of the model with changed attention, and returns its output."""
+        if inside_vmap(self.model, args, kwargs):
+            raise ValueError(VMAP.format(self.name))
+        if not self.redirect.is_alone:
+            raise ValueError(NOT_ALONE.format(self.name))
         inputs = first_tensor(args, kwargs)
         self.sequences = 1 if inputs is None or not inputs.ndim else len(inputs)
         self.softmaxes, self.blocks = Softmaxes(), Blocks(self.modules)
@@ -179,6 +190,11 @@ class ChangedAttention(TorchFunctionMode):
         self.layer, self.block, self.heads, self.repeating = -1, "", 0, False
         self.attending: dict[str, _Place] = {}  # modules with attention in the present block
         self.waiting: _Waiting | None = None
+        self.seen: list[Tensor] = []  # the keys that its queries may see, [windows, keys]
+        self.masks: Mapping[str, Tensor] = {}  # of real tokens, which the network receives
+        if self.site == "block":
+            options = {"some": lambda x: x, "special_ids": (), "grid": None}
+            self.masks = given(self.model, args, kwargs, **options).masks
         self.passes += 1
         if self.site == "inputs":
             args, kwargs = self._with_inputs(inputs, args, kwargs)
@@ -188,7 +204,8 @@ class ChangedAttention(TorchFunctionMode):
         try:
             for module in self.modules:
                 if module is not self.model and not isinstance(module, torch.jit.ScriptModule):
-                    handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+                    # around the hooks of the user, which are a part of the module
+                    handles.append(module.register_forward_pre_hook(enter, with_kwargs=True, prepend=True))
                     handles.append(module.register_forward_hook(leave, always_call=True))
             with (
                 zeros_at_padding(self.modules, args, kwargs),
@@ -259,8 +276,8 @@ class ChangedAttention(TorchFunctionMode):
             return output if new is None else new.reshape(output.shape).to(output.dtype)
         tokens, weights = output
         found = self._changed(call, call.query.shape[:2])
-        given = MULTI_HEAD.bind(*args, **kwargs).arguments
-        matrix, bias = given["out_proj_weight"], given["out_proj_bias"]
+        bound = MULTI_HEAD.bind(*args, **kwargs).arguments
+        matrix, bias = bound["out_proj_weight"], bound["out_proj_bias"]
         if self.waiting is not None:
             heads = _joined(self.waiting.attended).transpose(0, 1)  # [tokens, batch, heads * dim]
             new = self._of_output(_Product(heads, matrix, bias), tokens)
@@ -333,10 +350,12 @@ class ChangedAttention(TorchFunctionMode):
             arguments = [batch_first(other) if x is tokens else x for x in place.args]
             named = {key: batch_first(other) if x is tokens else x for key, x in kwargs.items()}
             named |= {key: value for key, value in CACHES.items() if key in named}
+            if weights is not None:
+                check_whole(self.model, self.name)
             self.repeating = True
             try:
                 if weights is None:
-                    repeated = module.forward(*arguments, **named)
+                    repeated = module(*arguments, **named)
                 else:
                     repeated = functional_call(module, dict(weights), tuple(arguments), named)
                 found = first_tensor((repeated,), {})
@@ -358,6 +377,7 @@ class ChangedAttention(TorchFunctionMode):
             generator=self.generator,
             structure=self.structure,
             labels=self.labels,
+            real=self._real(before),
         )
         changed = self.change(passed).output
         if _same(changed, before):
@@ -369,6 +389,25 @@ class ChangedAttention(TorchFunctionMode):
         self.changed += 1
         changed = batch_first(changed).to(new.dtype)
         return (changed, *output[1:]) if isinstance(output, tuple) else changed
+
+    def _real(self, tokens: Float[Tensor, "batch seq dim"]) -> Bool[Tensor, "batch seq"] | None:
+        """Returns which tokens of the block are no padding; None if all are real."""
+        seen = [keys for keys in self.seen if keys.shape == tokens.shape[:2]]
+        real = torch.stack(seen).any(0) if seen else torch.ones_like(tokens[..., 0], dtype=torch.bool)
+        for name, mask in self.masks.items():
+            other = "coder" in self.block and ("decoder" in name) != ("decoder" in self.block)
+            if mask.shape == real.shape and not other:
+                real = real & mask.to(real.device)
+        return None if bool(real.all()) else real
+
+    def _keys_of(self, call: Call, lead: torch.Size, name: str) -> Bool[Tensor, "windows k"]:
+        """Returns the keys of an attention that some query may see in some head."""
+        (q, _), keys = call.query.shape[-2:], call.key.shape[-2]
+        if call.allowed is None:
+            return torch.ones(self.sequences, keys, dtype=torch.bool, device=call.key.device)
+        shape = call.query.shape[:-2]
+        shaped, _ = self._axes(shape, lead, name)
+        return shaped(call.allowed.expand(*shape, q, keys)).flatten(1, 2).any(1)
 
     # attention
 
@@ -385,6 +424,7 @@ class ChangedAttention(TorchFunctionMode):
         place = self.stack[-1]
         first_head = self._place(place)
         if self.site == "block":
+            self.seen.append(self._keys_of(call, lead, place.name))
             return None
         self._check_none_waits()
         weights = call.weights().detach()
@@ -478,7 +518,7 @@ class ChangedAttention(TorchFunctionMode):
         block = self.blocks.name_of(place.name)
         if self.layer < 0 or block != self.block or self.attending.get(place.name, place) is not place:
             self.layer, self.block, self.heads = self.blocks.number(block), block, 0
-            self.attending = {}
+            self.attending, self.seen = {}, []
         self.attending[place.name] = place
         return self.heads
 

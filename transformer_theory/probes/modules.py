@@ -18,7 +18,8 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from ..models.weights import INSIDE
 
-PARALLEL = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}
+SHARDED = {"FullyShardedDataParallel", "FSDPModule"}
+PARALLEL = {"DistributedDataParallel"} | SHARDED
 LISTS = (nn.ModuleList, nn.Sequential)
 
 
@@ -264,14 +265,32 @@ def check_stored(model: nn.Module, name: str) -> None:
     needed.
 
     Raises:
-        ValueError: a parameter is on the meta device.
+        ValueError: a parameter is on the meta device, or lazy: it has no shape before the first pass.
     """
+    if any(isinstance(parameter, nn.UninitializedParameter) for parameter in model.parameters()):
+        raise ValueError(
+            f"{name} must have weights, got lazy parameters, which have no shape yet; run it on a batch first"
+        )
     if any(parameter.is_meta for parameter in model.parameters()) and not any(
         hasattr(module, "_hf_hook") for module in model.modules()
     ):
         raise ValueError(
             f"{name} must have weights, got parameters on the meta device, which have no values; load it, "
             "or call model.to_empty(device='cpu') and load_state_dict"
+        )
+
+
+def check_whole(module: nn.Module, name: str) -> None:
+    """Checks that no parameter of a module lies in parts on several processes.
+
+    Raises:
+        ValueError: the module, or a part of it, is wrapped in FSDP.
+    """
+    kinds = {kind.__name__ for each in module.modules() for kind in type(each).__mro__}
+    if SHARDED & kinds:
+        raise ValueError(
+            f"{name} must have its weights in one piece to be changed, got FSDP; gather them into a network "
+            "without it"
         )
 
 

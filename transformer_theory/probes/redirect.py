@@ -74,6 +74,15 @@ class Redirect:
             self.call = _call_original
         self.use.end()
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other redirect replaces the method, or the forward pass of a part of the model."""
+        slots = (self.slot, "forward", "_compiled_call_impl")
+        entries = [vars(module).get(slot) for module in self.model.modules() for slot in slots]
+        return not isinstance(self.before, Redirect) and all(
+            entry is self for entry in entries if isinstance(entry, Redirect)
+        )
+
     def __call__(self, *args, **kwargs):
         # if the compiler is not imported, nothing is compiled; importing it takes seconds
         with self.passes:

@@ -44,6 +44,8 @@ def choose_codes(read: Callable[[Callable[[BlockPass], None]], None]) -> Codes:
     passes = of_last_block(read)
     if len({block.output.shape[1] for block in passes}) > 1:
         raise ValueError("words at each position need sequences of one length, got several")
+    if any(block.real is not None for block in passes):
+        raise ValueError("words at each position need sequences of one length, got padding")
     tokens = torch.cat([block.output.cpu() for block in passes]).transpose(0, 1)
     if tokens.shape[1] < 2 * WORDS:
         raise ValueError(

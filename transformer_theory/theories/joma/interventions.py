@@ -37,6 +37,7 @@ from ...core.intervention import (
 )
 from ...core.sources import Source
 from ...metrics.networks import matrix_after
+from ...probes.modules import check_whole
 from .in_networks import NO_MATRIX
 
 HALVINGS = 40  # of the interval of the scale
@@ -153,13 +154,14 @@ def leading_directions(read: Callable[[Callable[[BlockPass], None]], None]) -> L
     """Returns the lower layers with as many leading directions as their stable rank, rounded up.
 
     Raises:
-        ValueError: a block has no lower layer that is a parameter.
+        ValueError: a block has no lower layer that is a parameter, or it lies in parts on several processes.
     """
     found: LowerLayers = {}
 
     def add(block: BlockPass) -> None:
         if block.layer in found:
             return
+        check_whole(block.module, block.name)
         W = matrix_after(block, block.attention)
         parameters = () if W is None else block.module.named_parameters()
         names = [name for name, x in parameters if W is not None and x.data_ptr() == W.data_ptr()]

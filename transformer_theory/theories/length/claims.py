@@ -4,14 +4,16 @@ token, sinks.
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from jaxtyping import Float
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from ...core.claims import BOUND, BY_CHANCE, NEAR, Measured, but, claim
 from ...core.sources import Source
 from ...metrics.attention import hard_max_gap
+from ...probes.changed_pass import changed_attention, check_changed
 from .dispersion import (
     kept_share,
     log_dispersion_bound,
@@ -20,6 +22,7 @@ from .dispersion import (
     winner_weight,
     without_sink,
 )
+from .interventions import doubled
 from .longer import continuum_weight, log_factor, resampled_top_weight, top_weight
 from .retrieval import KEYS, LENGTHS, Kind, PooledHead, at_length, draw, short_scores, trained_head
 
@@ -456,6 +459,94 @@ def trained_needle(generator: Generator, *, kind: Kind = "needle") -> Measured:
     return Measured(scaled.right, detail)
 
 
+class _NeedleReader(nn.Module):
+    """Attention of one query per sequence, tokens ``[batch, n, d]`` to the weight on its needle, ``[batch]``.
+
+    Token 0 is the needle: its product with itself is its score. All others have the product 0 with it.
+    """
+
+    def forward(self, x: Float[Tensor, "batch n d"]) -> Float[Tensor, " batch"]:
+        needle = x[:, :1]
+        read = (needle @ x.mT).softmax(-1) @ x
+        return ((read * needle).sum(-1) / needle.square().sum(-1))[:, 0]
+
+
+def _weights_of_needles(
+    n: int, ratio: float, *, logarithmic: bool, shared: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Returns the weights of the needles of 8 sequences of n keys, with and without a change.
+
+    Args:
+        n: number of keys.
+        ratio: score of a needle over log n.
+        logarithmic: whether the scores of the changed attention are multiplied by log 2n / log n.
+        shared: whether all sequences have the same needle; otherwise each needle answers to one query.
+    """
+    x = torch.zeros(8, n, 8, dtype=F64)
+    x[:, 0] = (ratio * math.log(n)) ** 0.5 * (
+        torch.eye(8, dtype=F64)[:1] if shared else torch.eye(8, dtype=F64)
+    )
+    model = _NeedleReader()
+    with torch.no_grad():
+        unchanged = model(x)
+    with changed_attention(model, partial(doubled, logarithmic=logarithmic)) as changed:
+        found = model(x)
+    check_changed(changed, "keys of another sequence")
+    return found, unchanged
+
+
+@claim(
+    "length/diluted-needle",
+    measures="largest relative distance of the factor from its prediction",
+    at_most=1e-10,
+    source=OWN,
+    assumptions=(
+        "one query per sequence, a needle with the score c log n, c between 1 and 2.5, and n - 1 keys with "
+        "the score 0, 16 to 1,024 keys",
+        "the needle of another sequence has the score 0, too",
+    ),
+    control=but("all sequences have the same needle, which a query finds twice", shared=True),
+)
+def diluted_needle(generator: Generator, *, shared: bool = False) -> Measured:
+    r"""The intervention that adds the keys of another sequence multiplies the weight of a needle by $(n^c + n
+    - 1) / (n^c + 2n - 1)$, exactly.
+    """
+    worst, detail = 0.0, {}
+    for n in (16, 128, 1024):
+        c = _between(generator, 1.0, 2.5)
+        found, before = _weights_of_needles(n, c, logarithmic=False, shared=shared)
+        predicted = (n**c + n - 1) / (n**c + 2 * n - 1)
+        worst = max(worst, float((found / before / predicted - 1).abs().max()))
+        detail[f"{n} keys, factor"] = float((found / before).mean())
+    return Measured(worst, detail)
+
+
+@claim(
+    "length/repaired-needle",
+    measures="largest relative distance of the weights from w(2n)",
+    at_most=1e-10,
+    source=CHIANG,
+    assumptions=(
+        "one query per sequence, a needle with the score c log n, c between 1 and 2.5, and n - 1 keys with "
+        "the score 0, 16 to 1,024 keys",
+        "the needle of another sequence has the score 0, too",
+    ),
+    control=but("fixed scores, without the logarithm", logarithmic=False),
+)
+def repaired_needle(generator: Generator, *, logarithmic: bool = True) -> Measured:
+    r"""With scores times $\log 2n / \log n$ the keys of another sequence do not dilute a needle: its weight
+    $w(n) = n^c / (n^c + n - 1)$ becomes $w(2n)$ exactly, which is larger if $2^c > (2n - 1) / (n - 1)$.
+    """
+    worst, detail = 0.0, {}
+    for n in (16, 128, 1024):
+        c = _between(generator, 1.0, 2.5)
+        found, before = _weights_of_needles(n, c, logarithmic=logarithmic)
+        predicted = (2 * n) ** c / ((2 * n) ** c + 2 * n - 1)
+        worst = max(worst, float((found / predicted - 1).abs().max()))
+        detail |= {f"{n} keys, before": float(before.mean()), f"{n} keys, after": float(found.mean())}
+    return Measured(worst, detail)
+
+
 CLAIMS = (
     dispersion,
     dispersion_attained,
@@ -468,6 +559,8 @@ CLAIMS = (
     one_token,
     one_token_rate,
     sink,
+    diluted_needle,
+    repaired_needle,
     retrieval_at_length,
     vacuous,
     trained_needle,

@@ -43,6 +43,13 @@ def span_of_classes(moments: Float[Tensor, "n dim dim"], labels: Int[Tensor, " n
     return torch.linalg.qr(torch.cat(leading, 1)).Q
 
 
+def _moments(block: BlockPass) -> Float[Tensor, "batch dim dim"]:
+    """Returns the second moments of the tokens of each sequence, without padding."""
+    x = block.output.double()
+    real = torch.ones_like(x[..., :1]) if block.real is None else block.real[..., None].to(x)
+    return (x * real).mT @ x / real.sum(1, keepdim=True).clamp_min(1)
+
+
 def choose_subspaces(read: Callable[[Callable[[BlockPass], None]], None]) -> ClassSubspaces:
     """Finds the class subspaces of the last block.
 
@@ -53,8 +60,7 @@ def choose_subspaces(read: Callable[[Callable[[BlockPass], None]], None]) -> Cla
     labels = [block.labels.cpu() for block in passes if block.labels is not None]
     if not labels:
         raise ValueError("subspaces of classes need a class of each sequence, got no labels")
-    outputs = [block.output.double() for block in passes]
-    moments = torch.cat([(x.mT @ x / x.shape[1]).cpu() for x in outputs])
+    moments = torch.cat([_moments(block).cpu() for block in passes])
     classes = torch.cat(labels)
     if len(classes.unique()) < 2:
         raise ValueError("subspaces of classes need two classes, got one")

@@ -17,6 +17,8 @@ changes every score by as much, with a random sign, which exchanges scores that 
 Source: :cite:t:`perez2021attention`.
 """
 
+import math
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -27,7 +29,8 @@ from .in_networks import resolution
 
 
 def close_calls(attended: Attended) -> Bool[Tensor, "windows heads q"]:
-    """Finds the queries whose two largest scores rounding to bfloat16 can exchange.
+    """Finds the queries whose two largest scores rounding to bfloat16 can exchange. A second weight that
+    underflows is none: weights do not tell which key has it.
 
     Raises:
         ValueError: the scale of the scores is not known, so that their size is not.
@@ -36,8 +39,9 @@ def close_calls(attended: Attended) -> Bool[Tensor, "windows heads q"]:
         return torch.zeros(attended.weights.shape[:-1], dtype=torch.bool, device=attended.weights.device)
     # differences of logarithms are those of the scores, whatever bias was added to them
     two = attended.scores.topk(2)
+    known = two.values[..., 1] > math.log(torch.finfo(attended.weights.dtype).tiny)
     size = _products(attended).gather(-1, two.indices).abs().amax(-1)
-    return (two.values[..., 0] - two.values[..., 1] < resolution(size)) & two.values[..., 1].isfinite()
+    return (two.values[..., 0] - two.values[..., 1] < resolution(size)) & known
 
 
 def exchanged(attended: Attended) -> Attended:

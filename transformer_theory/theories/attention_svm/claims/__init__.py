@@ -7,6 +7,7 @@ from . import (
     descent,
     factors,
     graph,
+    interventions,
     joint,
     multi_token,
     paths,
@@ -28,4 +29,5 @@ CLAIMS = (
     *multi_token.CLAIMS,
     *solutions.CLAIMS,
     *graph.CLAIMS,
+    *interventions.CLAIMS,
 )

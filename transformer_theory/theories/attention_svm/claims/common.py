@@ -1,5 +1,5 @@
-"""Helpers that several claims share: the distance to a limit, and the error after too many draws of an
-instance.
+"""Helpers that several claims share: an instance, the distance to a limit, and the error after too many draws
+of an instance.
 
 The theorems are limits. A distance that is above its threshold and still falling at the end of a finite run
 is inconclusive.
@@ -9,10 +9,12 @@ from collections.abc import Mapping
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Generator, Tensor
 
 from ....core.claims import Measured
 from ....core.errors import NotConverged
+from ..problem import Instance, equal_distractors
+from ..selection import first_step_condition
 
 MAX_DRAWS = 200  # largest number of draws; if no instance fits, the claim is inconclusive on that seed
 
@@ -20,6 +22,20 @@ MAX_DRAWS = 200  # largest number of draws; if no instance fits, the claim is in
 def no_instance(description: str) -> NotConverged:
     """Returns the error to raise after :data:`MAX_DRAWS` draws; it makes the claim inconclusive."""
     return NotConverged(f"no instance {description} in {MAX_DRAWS} draws")
+
+
+def raised_at_first(generator: Generator) -> Instance:
+    """Draws 6 inputs of 6 tokens of dimension 10 with equal distractors in which the first step of descent
+    from W = 0 raises the best tokens.
+
+    Raises:
+        NotConverged: there is none in :data:`MAX_DRAWS` draws.
+    """
+    for _ in range(MAX_DRAWS):
+        instance = equal_distractors(inputs=6, tokens=6, dim=10, generator=generator)
+        if first_step_condition(instance) > 0:
+            return instance
+    raise no_instance("in which the first step raises the best tokens")
 
 
 def limit_distance(

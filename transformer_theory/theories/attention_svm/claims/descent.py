@@ -27,7 +27,7 @@ from ..selection import (
 )
 from ..solution import MaxMargin
 from ..solvers import frobenius_max_margin, frobenius_max_margins, nuclear_max_margin
-from .common import MAX_DRAWS, limit_distance, no_instance
+from .common import limit_distance, raised_at_first
 
 SETTING = Source("tarzanagh2023transformers", status="own")  # states the problem of the library's own claim
 SOURCE = Source("tarzanagh2023transformers", status="not found")
@@ -70,12 +70,7 @@ def _optimal(instance: Instance) -> Constraints:
 
 def _descend(generator: torch.Generator) -> _Run:
     """Descends from W = 0 on a random problem in which the first step raises the best tokens."""
-    for _ in range(MAX_DRAWS):
-        instance = equal_distractors(inputs=6, tokens=6, dim=10, generator=generator)
-        if first_step_condition(instance) > 0:
-            break
-    else:
-        raise no_instance("in which the first step raises the best tokens")
+    instance = raised_at_first(generator)
     half = normalised_descent(instance, start(instance), steps=700)
     return _Run(instance, half, normalised_descent(instance, half, steps=700))
 

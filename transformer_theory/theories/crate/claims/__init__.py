@@ -2,7 +2,7 @@
 subject.
 """
 
-from . import approximations, causal, compression, gradients, objective, sparse_coding, trained
+from . import approximations, causal, compression, gradients, interventions, objective, sparse_coding, trained
 
 CLAIMS = (
     *compression.CLAIMS,
@@ -12,4 +12,5 @@ CLAIMS = (
     *causal.CLAIMS,
     *sparse_coding.CLAIMS,
     *trained.CLAIMS,
+    *interventions.CLAIMS,
 )

@@ -1,7 +1,7 @@
 """The checkable statements of the theory of induction heads."""
 
-from . import chains, heads, memories, training
+from . import chains, heads, interventions, memories, training
 
-CLAIMS = (*heads.CLAIMS, *chains.CLAIMS, *memories.CLAIMS, *training.CLAIMS)
+CLAIMS = (*heads.CLAIMS, *chains.CLAIMS, *memories.CLAIMS, *training.CLAIMS, *interventions.CLAIMS)
 
 __all__ = ["CLAIMS"]

@@ -2,8 +2,8 @@
 that must fail.
 """
 
-from . import construction, invariance, precision
+from . import construction, interventions, invariance, precision
 
-CLAIMS = (*construction.CLAIMS, *precision.CLAIMS, *invariance.CLAIMS)
+CLAIMS = (*construction.CLAIMS, *precision.CLAIMS, *invariance.CLAIMS, *interventions.CLAIMS)
 
 __all__ = ["CLAIMS"]

@@ -375,7 +375,7 @@ def network_headlines(chosen: Sequence[Quantity], changed: Sequence[Judged] = ()
     lines = [
         Line(
             (
-                (Strong(each.short_title), *_as_predicted(by_theory.get(each.theory, ()))),
+                _with_changes(Strong(each.short_title), by_theory.get(each.theory, ())),
                 *_cells(each),
                 _further(each.judged),
             )
@@ -387,14 +387,14 @@ def network_headlines(chosen: Sequence[Quantity], changed: Sequence[Judged] = ()
     return Table("own-headlines", caption, columns, (Block("", tuple(lines)),)).without_empty()
 
 
-def _as_predicted(changed: Sequence[Judged]) -> tuple[Note, ...]:
-    """Returns how many interventions of a theory are as predicted, and how many are opposite."""
+def _with_changes(title: Strong, changed: Sequence[Judged]) -> Cell:
+    """Returns the title of a theory, with the number of its interventions that are as predicted."""
     tested = [each for each in changed if each.q is not None]
     if not tested:
-        return ()
+        return title
     count = Counter(each.outcome for each in tested)
     opposite = f", {count['opposite']} opposite" if count["opposite"] else ""
-    return (Note(f"interventions: {count['as predicted']} of {len(tested)} as predicted{opposite}"),)
+    return title, Note(f"interventions: {count['as predicted']} of {len(tested)} as predicted{opposite}")
 
 
 def _further(judged: Judged) -> Cell:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core import listeners
-from ..core.format import number
+from ..core.format import counted, number
 from ..core.measurement import Measurement
 from ..core.statistics import (
     EQUAL_SCALE,
@@ -128,6 +128,7 @@ def interventions_of(
     """
     chosen = [(theory, one) for theory in theories for one in theory.interventions if one.inputs is None]
     samples = samples[:CHANGED_SEQUENCES]
+    listeners.progress(f"{name}: {counted(len(chosen), 'intervention')} (seed {seed})")
     rows = interventions_in(
         model,
         samples.tokens,
@@ -137,7 +138,6 @@ def interventions_of(
         name=name,
         fewer=CONTROL_SEQUENCES,
         seed=seed,
-        progress=lambda text: listeners.progress(f"{name}: {text.partition(',')[0]} (seed {seed})"),
     )
     return [replace(row, seed=seed) for row in rows]
 

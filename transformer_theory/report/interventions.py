@@ -18,6 +18,7 @@ from ..core.result import Result
 from ..core.table import grouped
 from ..core.theory import Theory
 from ..probes.intervene import MEASURE
+from ..theories import list_theories
 from . import tables
 from .html import inline
 from .judged_figures import GREY, INK, MARKS, RULE
@@ -95,7 +96,9 @@ def picture(found: Mapping[str, Sequence[Judged]]) -> "Figure | None":
         found: judged interventions by the name of the network.
     """
     found = {name: [each for each in judged if each.row.value is not None] for name, judged in found.items()}
-    rows = list(dict.fromkeys((each.row.theory, each.row.quantity) for own in found.values() for each in own))
+    seen = dict.fromkeys((each.row.theory, each.row.quantity) for own in found.values() for each in own)
+    order = [theory.name for theory in list_theories()]
+    rows = sorted(seen, key=lambda row: order.index(row[0]))
     if not rows:
         return None
     height = HEAD + ROW * len(rows) + FOOT

@@ -8,12 +8,14 @@ result.
 
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from transformer_theory.comparison.interventions import judged_interventions
 from transformer_theory.core.files import write_together
-from transformer_theory.core.format import portable_command
+from transformer_theory.core.format import of_row, p_value, portable_command
+from transformer_theory.core.judgement import Judged
 from transformer_theory.core.plotting import svg
 from transformer_theory.core.result import Result
 from transformer_theory.core.table import Table
@@ -25,6 +27,12 @@ from transformer_theory.theories import list_theories
 
 FOLDER = "interventions"
 DIGITS = 4  # significant digits of the draws that are kept
+SUMMARY = (
+    "The change of the first measure on the sequences of the draws, in brackets the median of the first "
+    "control on the same sequences, below it the adjusted p-value. Bold: as predicted; italic: opposite; "
+    "a dash: the network has no place for the change, or the intervention needs another kind of network. "
+    "Changes of agreement and accuracy are in per cent, those of losses in nats."
+)
 
 
 def pages(results: list[Result]) -> dict[str, str]:
@@ -37,7 +45,9 @@ def pages(results: list[Result]) -> dict[str, str]:
     figure = picture(judged)
     if figure is None:
         raise ValueError("expected results of intervene, got none with a measured intervention")
-    parts = []
+    parts = ["### All networks", "", SUMMARY, "", *summary(judged), ""]
+    legend = tables.judged_legend([each for own in judged.values() for each in own], tables.OF_CHANGES)
+    parts += [legend, ""]
     for result in results:
         name, settings, origin = str(result.settings["model"]), result.settings, result.provenance
         said = (
@@ -50,13 +60,48 @@ def pages(results: list[Result]) -> dict[str, str]:
             "",
             f"*{text(said)}.*",
             "",
-            formatted(tables.interventions(judged[name], list_theories())),
+            formatted(
+                replace(tables.interventions(judged[name], list_theories()), caption="", legend="")
+            ).strip(),
             "",
         ]
     return {
         "figures/interventions.svg": svg(figure) + "\n",
         "intervention_tables.md": "\n".join(parts) + "\n",
     }
+
+
+def summary(judged: Mapping[str, Sequence[Judged]]) -> list[str]:
+    """Returns the lines of a table: one line per intervention, one column per network."""
+    lines = [
+        "| " + " | ".join(["theory", "change", *map(text, judged)]) + " |",
+        "| :-- " * 2 + "| --: " * len(judged) + "|",
+    ]
+    for theory in list_theories():
+        for one in theory.interventions:
+            cells = []
+            for own in judged.values():
+                found = [
+                    each for each in own if (each.row.theory, each.row.quantity) == (theory.name, one.name)
+                ]
+                cells.append(_cell(found[0]) if found else "")
+            lines.append("| " + " | ".join([text(theory.short_title), text(one.name), *cells]) + " |")
+    return lines
+
+
+def _cell(judged: Judged) -> str:
+    """Returns the effect, the median of the first control, and the adjusted p-value; bold as predicted,
+    italic if opposite.
+    """
+    row = judged.row
+    if row.value is None:
+        return "\N{EM DASH}"
+    null = row.nulls[0] if row.nulls else None
+    value = of_row(row.value if null is None or null.value is None else null.value, row)
+    control = "" if null is None else f" ({of_row(null.median, row)})"
+    q = judged.other_q if judged.outcome == "opposite" else judged.q
+    mark = {"as predicted": "**", "opposite": "*"}.get(judged.outcome, "")
+    return f"{mark}{value}{mark}{control}" + ("" if q is None else f"<br>{p_value(q)}")
 
 
 def stored(docs: Path) -> list[Result]:

@@ -4,6 +4,7 @@ links.
 
 import re
 
+from ..comparison.interventions import judged_interventions
 from ..comparison.judged import findings, rung_results
 from ..comparison.pooling import Aggregate
 from ..core.math_text import rendered_parts
@@ -44,6 +45,8 @@ def markdown(aggregate: Aggregate, provenance: Table | None = None) -> str:
     for result in aggregate.results:
         if (changed := changes.of_result(result, aggregate.theories)) is not None:
             parts += [f"## {text(str(changed.caption).rstrip('.'))}", table(changed)]
+        if own := judged_interventions(result):
+            parts += ["## Interventions", table(tables.interventions(own, aggregate.theories))]
     parts += ["## Provenance of the numbers", table(provenance or number_tables.provenance(aggregate))]
     return "\n\n".join(parts) + "\n"
 

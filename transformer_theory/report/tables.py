@@ -231,6 +231,9 @@ def _noise(judged: Judged) -> tuple[Note, ...]:
     return () if noise is None else (Note(f"on noise {format.of_row(noise, judged.row)}"),)
 
 
+OF_CHANGES = "the mean difference over sequences, changed less unchanged,"
+
+
 def judged_legend(judged: Sequence[Judged], value: str = "the mean over seeds") -> str:
     """Explains the columns of judged rows, and the outcomes that occur in them."""
     tests = format.counted(sum(one.q is not None for one in judged), "test")
@@ -474,7 +477,7 @@ def interventions(found: Sequence[Judged], theories: Sequence[Theory]) -> Table:
             lines.append(Line(judged_cells((Plain(name), Note(below)), each)))
         blocks.append(Block(titles.get(theory, theory), tuple(lines), strong=True, theory=theory))
     caption = "Change of the outputs of a network when its forward pass is changed as a theory says."
-    legend = judged_legend(found, "the mean difference over sequences, changed less unchanged,")
+    legend = judged_legend(found, OF_CHANGES)
     return Table("interventions", caption, JUDGED, tuple(blocks), legend).without_empty()
 
 

@@ -11,8 +11,9 @@ change of the scores at permuted keys. A head that averages many keys is not rep
 
 A *sink* is the key of a head that receives most weight in a sequence. It takes the weight that a head does
 not need, and its value says little: with a value of zero the task should lose less than by as much weight
-taken from other keys at random. Sources: :cite:t:`velickovic2025softmax`, :cite:t:`chiang2022overcoming`,
-:cite:t:`xiao2024efficient`.
+taken from other keys at random. Without its key the weight goes to the others: the task should lose more than
+if as much weight of other keys went to the rest. Sources: :cite:t:`velickovic2025softmax`,
+:cite:t:`chiang2022overcoming`, :cite:t:`xiao2024efficient`.
 """
 
 from dataclasses import replace
@@ -22,7 +23,15 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ...core.intervention import Attended, Control, Intervention, in_every_row, taken_at_random
+from ...core.intervention import (
+    Attended,
+    Control,
+    Intervention,
+    in_every_row,
+    normalised,
+    taken_at_random,
+    without,
+)
 from ...core.sources import Source
 
 
@@ -81,6 +90,28 @@ def without_others(attended: Attended) -> Attended:
     return attended.with_weights(weights - taken_at_random(others, lost))
 
 
+def removed_sink(attended: Attended) -> Attended:
+    """Removes the key of the sink from each query that gives weight to another key."""
+    return without(attended, _removed(attended))
+
+
+def removed_others(attended: Attended) -> Attended:
+    """Removes as much weight of each query as :func:`removed_sink` from other keys in a random order, and
+    divides the rest by its sum.
+    """
+    removed, weights = _removed(attended), attended.weights
+    lost = (weights * removed).sum(-1, keepdim=True)
+    others = replace(attended, mask=attended.mask & ~_sink(attended))
+    left = normalised(weights - taken_at_random(others, lost))
+    return attended.with_weights(torch.where(removed.any(-1, keepdim=True), left, weights))
+
+
+def _removed(attended: Attended) -> Bool[Tensor, "windows heads q k"]:
+    """True for the sink of the queries that give weight to another key."""
+    sink, weights = _sink(attended), attended.weights
+    return sink & ((weights * ~sink).sum(-1, keepdim=True) > 0)
+
+
 def _sink(attended: Attended) -> Bool[Tensor, "windows heads 1 k"]:
     """True for the key of each head and sequence that receives most weight."""
     received = attended.weights.sum(-2, keepdim=True)
@@ -135,6 +166,13 @@ INTERVENTIONS = (
         change=without_sink,
         predicts="kept",
         controls=(Control("as much weight taken from other keys", without_others),),
+        source=Source("xiao2024efficient", status="own"),
+    ),
+    Intervention(
+        name="key of the sink removed",
+        change=removed_sink,
+        predicts="broken",
+        controls=(Control("as much weight of other keys removed", removed_others),),
         source=Source("xiao2024efficient", status="own"),
     ),
 )

@@ -333,3 +333,20 @@ def test_a_theory_may_refuse_the_features_of_networks(result):
     rows = result.select(theory=theory.name, kind="on data", quantity=theory.on_data.headline)
     assert rows.select(model="").one().value is not None
     assert rows.select(model="ViT").one().reason == theory.on_data.not_features
+
+
+def test_interventions_are_measured_in_the_networks_of_the_first_seed(result, digits):
+    rows = result.select(kind="intervention", at={"attention": ""})
+    present = {
+        (theory.name, one.name)
+        for theory in tt.list_theories()
+        for one in theory.interventions
+        if one.inputs is None
+    }
+    assert {(row.theory, row.quantity) for row in rows} == present
+    assert {row.model for row in rows} == {"ViT"}
+    assert {row.seed for row in rows} == {0}
+    # three steps leave the network at chance, which has nothing to lose
+    measured = [row for row in rows if row.value is not None]
+    assert {row.n for row in measured} <= {42, 21}  # validation digits, or the half that is scored
+    assert all(not row.nulls and "not tested" in row.note for row in measured)

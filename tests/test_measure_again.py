@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import transformer_theory as tt
 from tests.problems.copies import few_copies
 from transformer_theory.comparison.user_models import measure
 from transformer_theory.core.journal import Pieces
@@ -69,3 +70,25 @@ def test_stored_rows_are_those_that_were_measured(tmp_path: Path):
     assert second(("copy", "2"), lambda: []) == []
     with pytest.raises(ValueError, match="other seed"):
         Pieces(tmp_path / "kept.jsonl", {"seed": 1})
+
+
+def test_interventions_are_rows_of_the_measurement(network, tmp_path: Path):
+    images = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    options = {"theories": ["scan_snap"], "name": "ViT"}
+    whole = measure(network, images, interventions="scan_snap", **options)
+    alone = tt.intervene(network, images, "scan_snap", name="ViT")
+    assert list(whole.select(kind="intervention")) == list(alone.table)
+    assert whole.settings["interventions"] == alone.settings["interventions"]
+    assert not measure(network, images, **options).select(kind="intervention")
+    # the other rows do not depend on them
+    assert [row for row in whole.table if row.kind != "intervention"] == list(
+        measure(network, images, **options).table
+    )
+    journal, again = tmp_path / "kept.jsonl", {**options, "interventions": "scan_snap"}
+    with pytest.raises(KeyboardInterrupt):
+        measure(network, images, journal=journal, progress=stop_at("scan_snap: keys"), **again)
+    lines: list[str] = []
+    assert measure(network, images, journal=journal, progress=lines.append, **again).table == whole.table
+    assert not any("copy" in line for line in lines)
+    with pytest.raises(ValueError, match="unknown intervention 'scan_snap/none'"):
+        measure(network, images, interventions="scan_snap/none", **options)

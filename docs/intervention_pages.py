@@ -42,7 +42,7 @@ def pages(results: list[Result]) -> dict[str, str]:
         ValueError: no result has an intervention.
     """
     judged = {str(result.settings["model"]): judged_interventions(result) for result in results}
-    figure = picture(judged)
+    figure = picture(judged, list_theories())
     if figure is None:
         raise ValueError("expected results of intervene, got none with a measured intervention")
     parts = ["### All networks", "", SUMMARY, "", *summary(judged), ""]
@@ -97,7 +97,7 @@ def _cell(judged: Judged) -> str:
     if row.value is None:
         return "\N{EM DASH}"
     null = row.nulls[0] if row.nulls else None
-    value = of_row(row.value if null is None or null.value is None else null.value, row)
+    value = of_row(row.value if null is None else null.with_value(row.value).value, row)
     control = "" if null is None else f" ({of_row(null.median, row)})"
     q = judged.other_q if judged.outcome == "opposite" else judged.q
     mark = {"as predicted": "**", "opposite": "*"}.get(judged.outcome, "")

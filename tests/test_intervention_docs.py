@@ -38,7 +38,7 @@ def result() -> tt.Result:
 
 def test_dots_and_bars_are_effects_and_ranges(result):
     judged = judged_interventions(result)
-    figure = picture({"one": judged, "two": judged[:1]})
+    figure = picture({"one": judged, "two": judged[:1]}, list_theories())
     assert figure is not None
     assert len(figure.axes) == 2
     first, second = figure.axes
@@ -59,7 +59,7 @@ def test_dots_and_bars_are_effects_and_ranges(result):
 def test_nothing_measured_has_no_figure(result):
     judged = [each for each in judged_interventions(result) if each.row.value is None]
     assert {each.row.theory for each in judged} == {"induction"}
-    assert picture({"one": judged}) is None
+    assert picture({"one": judged}, list_theories()) is None
     with pytest.raises(ValueError, match="none with a measured intervention"):
         pages([])
 

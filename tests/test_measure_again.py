@@ -90,5 +90,11 @@ def test_interventions_are_rows_of_the_measurement(network, tmp_path: Path):
     lines: list[str] = []
     assert measure(network, images, journal=journal, progress=lines.append, **again).table == whole.table
     assert not any("copy" in line for line in lines)
+    # what changes nothing is a row with its reason: the measurement is not lost
+    idle = "turing/two largest scores exchanged at close calls"
+    kept = measure(network, images, interventions=idle, **options).select(kind="intervention")
+    assert "was not applied" in kept[0].reason or kept[0].value is not None
+    own = measure(network, images, interventions=None, **options).select(kind="intervention")
+    assert {row.theory for row in own} == {"scan_snap"}
     with pytest.raises(ValueError, match="unknown intervention 'scan_snap/none'"):
         measure(network, images, interventions="scan_snap/none", **options)

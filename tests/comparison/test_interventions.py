@@ -5,6 +5,7 @@ show none, and what cannot be measured says why.
 import math
 import os
 import signal
+import time
 from dataclasses import replace
 
 import pytest
@@ -26,6 +27,7 @@ from transformer_theory.probes.intervene import (
     apply_intervention,
     batch_size,
     draw_controls,
+    halves_of,
     recovered_share,
     rows_of,
 )
@@ -101,7 +103,7 @@ def test_the_key_that_is_needed_is_found():
 
 def test_the_recovered_share_by_hand():
     """A baseline loses .5 on average, the change .2: 60 % of the loss is avoided."""
-    differences, without = torch.tensor([-0.4, 0.0]), torch.tensor([-1.0, 0.0])
+    differences, without = torch.tensor([-0.4, 0.0] * 20), torch.tensor([-1.0, 0.0] * 20)
     better = Measure(ACCURACY, lambda *_: without)
     assert recovered_share(differences, without, better) == pytest.approx(0.6)
     assert recovered_share(-differences, -without, Measure(LOSS, lambda *_: without, -1)) == pytest.approx(
@@ -112,6 +114,8 @@ def test_the_recovered_share_by_hand():
     # nothing is recovered where the baseline loses nothing, or gains
     assert recovered_share(differences, 0 * without, better) is None
     assert recovered_share(differences, -without, better) is None
+    # nor where the interval of its loss reaches 0: one of two sequences
+    assert recovered_share(differences[:2], without[:2], better) is None
 
 
 def test_a_small_score_is_broken_by_hard_selection_of_another_key():
@@ -376,6 +380,61 @@ def test_an_error_of_a_control_is_the_reason_of_the_row():
         assert row.reason == "this control needs windows, got none"
 
 
+def test_errors_of_other_kinds_are_reasons_too():
+    x, y = marked(40)
+
+    def failing(attended):
+        raise torch.linalg.LinAlgError("linalg.qr: the factorization could not be completed")
+
+    for one in (of(failing), of(emptied, draw=failing)):
+        row = tt.intervene(
+            Marked(), x, replace(tt.theory("scan_snap"), interventions=(one,)), labels=y, draws=3
+        ).table[0]
+        assert row.value is None
+        assert "LinAlgError: linalg.qr" in row.reason
+
+
+def test_halves_are_random_and_divide_every_class():
+    x, _ = marked(120)
+    for labels in (torch.arange(120) % 2, torch.arange(120) % 4, torch.arange(120) // 30):
+        first, second = halves_of(Marked(), Sample(x, labels, 20))
+        for half in (first, second):
+            assert half.sample.targets.bincount().tolist() == [60 // len(labels.unique())] * len(
+                labels.unique()
+            )
+        both = torch.cat([first.sample.inputs, second.sample.inputs])
+        assert torch.equal(both.flatten(1).unique(dim=0), x.flatten(1).unique(dim=0))
+    assert halves_of(Marked(), Sample(x[:1], None, 1)) is None
+
+
+def test_fewer_sequences_are_among_more_and_have_the_same_numbers():
+    x, y = marked(120)
+    whole = Subject(Marked(), Sample(x, y, 20))
+    few, more = whole.on_some(10), whole.on_some(30)
+    assert len(few.sample) == 10
+    rows = {tuple(row.tolist()) for row in more.sample.inputs.flatten(1)}
+    assert {tuple(row.tolist()) for row in few.sample.inputs.flatten(1)} <= rows
+    alone = Subject(Marked(), few.sample)
+    for name, numbers in few.unchanged.items():
+        assert torch.allclose(numbers, alone.unchanged[name], atol=1e-6)
+
+
+def test_a_control_without_another_structure_has_no_draws():
+    x, y = marked(40)
+    control = Control("another of one", structure=lambda chosen, generator: None)
+    one = Intervention(
+        "test", emptied, "kept", (control,), Source("tian2023scan", status="own"), choose=lambda read: 1
+    )
+    for minutes, processes in ((None, 1), (0.05, 2)):
+        deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
+        subject = Subject(Marked(3.0), Sample(x, y, 20))
+        found = apply_intervention(subject, (subject, subject), "scan_snap", one, limits={})
+        (drawings,) = draw_controls([found], draws=9, deadline=deadline, processes=processes)
+        (row, *_) = rows_of(found, drawings, "Marked")
+        assert row.nulls[0].draws == ()
+        assert "another of one: 0 draws, there is no other structure of this size" in row.note
+
+
 def test_a_process_that_is_ended_is_said(monkeypatch):
     x, y = marked(40)
 
@@ -385,6 +444,17 @@ def test_a_process_that_is_ended_is_said(monkeypatch):
     (drawing,) = draw_controls([applied(of(emptied, draw=killed), x, y)], draws=3, processes=2)[0]
     assert drawing.drawn == []
     assert "a process was ended from outside" in rows_of(drawing.applied, [drawing], "Marked")[0].note
+    # what follows has no draws, and on fewer sequences no effect beside them
+    after = draw_controls(
+        [applied(of(emptied, draw=killed), x, y), applied(of(emptied, draw=hidden), x, y)],
+        draws=3,
+        fewer=10,
+        processes=2,
+    )
+    for group in after:
+        (row, *_) = rows_of(group[0].applied, group, "Marked")
+        assert row.value is not None
+        assert row.nulls[0].draws == ()
 
 
 def test_the_same_seed_gives_the_same_draws():

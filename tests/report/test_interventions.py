@@ -10,7 +10,7 @@ from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.result import Result
 from transformer_theory.core.table import Table
 from transformer_theory.report import page, tables
-from transformer_theory.report.interventions import sentences
+from transformer_theory.report.interventions import picture, sentences
 from transformer_theory.theories import list_theories
 
 HEAVIEST, HALVED = "heaviest key of every query removed", "skip connections halved"
@@ -90,6 +90,46 @@ def test_the_table_names_theories_and_networks(two):
     assert below == ["A, accuracy", "B", "A, accuracy", "B, accuracy"]
     assert [str(line.cells[0][0]) for line in found.blocks[0].lines] == [HEAVIEST, ""]
     assert "the mean difference over sequences, changed less unchanged" in found.legend
+
+
+def test_seeds_are_judged_together():
+    far, few = FAR, replace(FAR, draws=FAR.draws[:30], stopped=True)
+    seeds = [changed(-0.517, "A", seed=seed, nulls=(null,)) for seed, null in enumerate((far, far, few))]
+    (found,) = judged_interventions(result(*seeds))
+    assert found.row.n == 3
+    assert found.outcome == "too few draws"  # 30 of the mean, which was never without hope
+    (found,) = judged_interventions(result(*seeds[:2]))
+    assert found.outcome == "as predicted"
+    reason = "no attention"
+    missing = changed(None, "A", seed=3, nulls=(), side=None, at={}, reason=reason)
+    for order in ((missing, *seeds[:2]), (*seeds[:2], missing)):
+        (found,) = judged_interventions(result(*order))
+        assert found.outcome == "as predicted"
+        assert found.row.n == 2
+
+
+def test_a_sentence_has_the_effect_on_the_sequences_of_the_draws():
+    null = replace(FAR, value=-0.2)
+    ((_, text),) = sentences(
+        judged_interventions(result(changed(-0.517, "A", nulls=(null,)))), list_theories()
+    )
+    assert "accuracy −20" in text
+
+
+def test_without_an_effect_the_page_has_reasons_and_no_figure():
+    missing = changed(None, "A", nulls=(), side=None, at={}, reason="no attention was found")
+    text = page(result(missing))
+    assert "No change of the forward pass has another effect" in text
+    assert ">None<" not in text
+    assert "no attention was found" in text
+
+
+def test_theories_of_others_come_last():
+    strange = replace(changed(-0.5, "A"), theory="mine")
+    found = judged_interventions(result(strange, changed(-0.5, "A")))
+    figure = picture({"A": found}, list_theories())
+    words = [text.get_text().replace("\n", " ") for text in figure.axes[0].texts]
+    assert words[:2] == [HEAVIEST, HEAVIEST]
 
 
 def test_the_page_shows_them_and_escapes_reasons(two):

@@ -293,7 +293,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
         "number of randomised copies of the network, its chance level; 0: no copies and no test (default: 99)"
     )
     subparser.add_argument("--networks", type=_count_or_none, metavar="N", help=text)
-    text = "also change the forward pass as theories say, in a quarter of the time; see intervene"
+    text = "also change the forward pass as theories say, in a quarter of the time at least; see intervene"
     subparser.add_argument("--interventions", action="store_true", help=text)
     subparser.add_argument("--device", metavar="D", help="device of the measurement, such as cuda")
     add_out(subparser, required=False)

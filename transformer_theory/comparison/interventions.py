@@ -120,21 +120,21 @@ def intervene(
         first_pass(user, data)  # says what is wrong if the network does not run
         limits = limits_of_ids(network, data, special_ids)
         data, targets = scored(user, data, classes, limits, special_ids)
-        table = Table(
-            interventions_in(
-                network,
-                data,
-                targets,
-                chosen,
-                limits=limits,
-                name=user.name,
-                draws=draws,
-                deadline=deadline,
-                seed=seed,
-                processes=processes_for(device_of(network)),
-                progress=progress,
-            )
+        rows, errors = interventions_in(
+            network,
+            data,
+            targets,
+            chosen,
+            limits=limits,
+            name=user.name,
+            draws=draws,
+            deadline=deadline,
+            seed=seed,
+            processes=processes_for(device_of(network)),
+            progress=progress,
         )
+    if len(chosen) == 1 and errors and isinstance(errors[0], NotChanged):
+        raise errors[0]
     settings = {
         "model": user.name,
         "class": type(network).__name__,
@@ -147,7 +147,7 @@ def intervene(
         "seed": seed,
     }
     sources = tuple(dict.fromkeys(intervention.source for _, intervention in chosen))
-    return Result("intervene", settings, table, sources=sources, provenance=provenance(seed=seed))
+    return Result("intervene", settings, Table(rows), sources=sources, provenance=provenance(seed=seed))
 
 
 def interventions_in(
@@ -164,8 +164,9 @@ def interventions_in(
     seed: int = 0,
     processes: int = 1,
     progress: Callable[[str], None] = lambda text: None,
-) -> list[Measurement]:
-    """Measures interventions in a network, on inputs and outputs that were checked.
+) -> tuple[list[Measurement], list[Exception]]:
+    """Measures interventions in a network, on inputs and outputs that were checked. Returns the rows, and the
+    errors of interventions that were not possible, whose rows have the reason.
 
     Args:
         network: the network.
@@ -176,8 +177,6 @@ def interventions_in(
         limits: "vocabulary" and "length" of a causal language model; otherwise empty.
         name: column ``model`` of the rows.
         draws, fewer, deadline, seed, processes, progress: see :func:`~..probes.intervene.draw_controls`.
-    Raises:
-        NotChanged: there is one intervention, and it changed nothing.
     """
     reason, applied = "", []
     try:
@@ -186,6 +185,14 @@ def interventions_in(
         sample, reason = Sample(data, targets, 1), first_line(error)
     whole, halves = Subject(network, sample), halves_of(network, sample)
     rows: dict[tuple[str, str], list[Measurement]] = {}
+    errors: list[Exception] = []
+
+    def missing(theory: str, intervention: Intervention, error: Exception) -> list[Measurement]:
+        errors.append(error)
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        reason = kind + first_line(error)
+        return [Measurement(theory, "intervention", intervention.name, None, reason=reason, model=name)]
+
     for theory, intervention in chosen:
         progress(f"{theory.name}: {intervention.name}")
         try:
@@ -194,10 +201,8 @@ def interventions_in(
             applied.append(
                 apply_intervention(whole, halves, theory.name, intervention, limits=limits, seed=seed)
             )
-        except ValueError as error:
-            if len(chosen) == 1 and isinstance(error, NotChanged):
-                raise
-            rows[theory.name, intervention.name] = [_missing(theory.name, intervention, name, error)]
+        except (ValueError, RuntimeError) as error:
+            rows[theory.name, intervention.name] = missing(theory.name, intervention, error)
     drawn = draw_controls(
         applied,
         draws=draws,
@@ -210,10 +215,10 @@ def interventions_in(
     for one, drawings in zip(applied, drawn):
         try:
             found = rows_of(one, drawings, name)
-        except ValueError as error:
-            found = [_missing(one.theory, one.intervention, name, error)]
+        except (ValueError, RuntimeError) as error:
+            found = missing(one.theory, one.intervention, error)
         rows[one.theory, one.intervention.name] = found
-    return [row for theory, intervention in chosen for row in rows[theory.name, intervention.name]]
+    return [row for theory, one in chosen for row in rows[theory.name, one.name]], errors
 
 
 def judged_interventions(result: Result) -> list[Judged]:
@@ -222,16 +227,29 @@ def judged_interventions(result: Result) -> list[Judged]:
 
     The reason of an effect without a predicted side, that of a network at chance, is that of its row.
     """
-    chosen: dict[tuple[str, str, str], list[Measurement]] = {}
-    for row in result.table.select(kind="intervention", at={"attention": ""}):
-        same = chosen.setdefault((row.model, row.theory, row.quantity), [row])
-        if same[0].at == row.at and same[0] is not row:
-            same.append(row)  # of another seed
+    effects = result.table.select(kind="intervention", at={"attention": ""})
+    chosen: list[list[Measurement]] = []
+    for rows in grouped(effects, lambda row: (row.model, row.theory, row.quantity)).values():
+        known = [row for row in rows if row.value is not None] or rows[:1]
+        chosen.append(_of_equal_draws([row for row in known if row.at == known[0].at]))
     found: list[Judged] = []
-    for family in grouped(chosen.values(), lambda rows: rows[0].model).values():
+    for family in grouped(chosen, lambda rows: rows[0].model).values():
         found += judge([(over_seeds(rows), rows) for rows in family], HEADLINES)
     notes = [each.rows[0].note if each.row.side is None else "" for each in found]
     return [replace(each, reason=note or each.reason) for each, note in zip(found, notes)]
+
+
+def _of_equal_draws(rows: list[Measurement]) -> list[Measurement]:
+    """Returns rows of several seeds whose nulls have as many draws as the one with fewest: draws i of the
+    seeds are averaged.
+    """
+    counts: dict[str, int] = {}
+    for null in (null for row in rows for null in row.nulls):
+        counts[null.kind] = min(len(null.draws), counts.get(null.kind, len(null.draws)))
+    return [
+        replace(row, nulls=tuple(replace(null, draws=null.draws[: counts[null.kind]]) for null in row.nulls))
+        for row in rows
+    ]
 
 
 def chosen_interventions(names: Names) -> tuple[tuple[Theory, Intervention], ...]:
@@ -262,12 +280,6 @@ def chosen_interventions(names: Names) -> tuple[tuple[Theory, Intervention], ...
             raise ValueError(f"{theory.name} has no interventions; theories with interventions: {having}")
         found |= {f"{theory.name}/{one.name}": (theory, one) for one in theory.interventions}
     return tuple(found.values())
-
-
-def _missing(theory: str, intervention: Intervention, name: str, error: Exception) -> Measurement:
-    """Returns the row of an intervention without a result."""
-    reason = first_line(error)
-    return Measurement(theory, "intervention", intervention.name, None, reason=reason, model=name)
 
 
 def _with_labels(data: Inputs, labels: Tensor | None) -> tuple[Inputs, Tensor | None]:

@@ -129,7 +129,7 @@ def interventions_of(
     chosen = [(theory, one) for theory in theories for one in theory.interventions if one.inputs is None]
     samples = samples[:CHANGED_SEQUENCES]
     listeners.progress(f"{name}: {counted(len(chosen), 'intervention')} (seed {seed})")
-    rows = interventions_in(
+    rows, _ = interventions_in(
         model,
         samples.tokens,
         samples.labels,

@@ -109,8 +109,8 @@ def measure(
         described: the inputs in words. Empty: their number and shape.
         images, progress: images before normalisation, for the pictures; receives a line per step.
         journal: file of the finished parts, from which an interrupted measurement goes on. None: no file.
-        interventions: interventions that are measured as well, see :func:`.intervene`, in a quarter of the
-            time; None: all.
+        interventions: interventions that are measured as well, see :func:`.intervene`, on the same inputs in
+            the time that is left, a quarter at least. None: all of the theories.
     Returns:
         Rows of kind "in network" and "network" by layer and head, each with its nulls, and attention maps;
         rows of kind "intervention".
@@ -205,7 +205,8 @@ def measure_user_model(
     """
     chosen = [theory for theory in choose(theories) if theory.in_networks]
     minutes = MINUTES if minutes is None else minutes
-    changes = chosen_interventions(interventions)
+    own = [theory for theory in choose(theories) if theory.interventions]
+    changes = chosen_interventions(own if interventions is None else interventions)
     inputs, targets = scored(user, data, labels, limits, special_ids) if changes else (data, None)
     end_of_rows = minutes * (1 - INTERVENED * bool(changes))
     started, network = time.monotonic(), user.network
@@ -305,18 +306,19 @@ def measure_user_model(
             latest = time.monotonic() + 60 * (minutes - end_of_rows)
 
             def changed() -> list[Measurement]:
-                return interventions_in(
+                rows, _ = interventions_in(
                     network,
                     inputs,
                     targets,
                     changes,
                     limits=dict(limits),
                     name=user.name,
-                    deadline=max(latest, started + 60 * minutes),
+                    deadline=max(latest, started + 60 * minutes - sizes.later),
                     seed=seed,
                     processes=processes_for(device_of(network)),
                     progress=progress,
                 )
+                return rows
 
             table = Table([*table, *pieces(("interventions",), changed)])
         main = main_input(network, data, special_ids=special_ids)

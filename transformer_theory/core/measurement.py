@@ -205,7 +205,8 @@ class Null:
         draws = tuple(sum(draws) / count for draws in zip(*(null.draws for null in known)))
         values = [null.value for null in known if null.value is not None]
         value = float(np.mean(values)) if len(values) == count else None
-        return cls(known[0].kind, draws, value, all(null.stopped for null in known))
+        # that no test of a seed could succeed says nothing about the mean
+        return cls(known[0].kind, draws, value, count == 1 and known[0].stopped)
 
     @classmethod
     def means_of(cls, rows: "Sequence[Measurement]") -> "tuple[Null, ...]":

@@ -33,7 +33,8 @@ from ..core.forked import forked
 from ..core.format import counted
 from ..core.intervention import Attended, Change, Control, Intervention, NotChanged, Site
 from ..core.measurement import Measurement, Null, Side
-from ..core.statistics import LEVEL, RANGE_DRAWS, clopper_pearson, evenly_spaced, student_interval
+from ..core.statistics import LEVEL, RANGE_DRAWS, clopper_pearson, fixed_generator, student_interval
+from ..core.threads import one_thread
 from .changed_pass import ChangedAttention, changed_attention, check_changed
 from .evaluation import evaluation, logits_of
 from .passes import Inputs, run, selected
@@ -41,7 +42,7 @@ from .sample import Measure, Sample, at_chance
 
 MINUTES = 5.0  # time of all interventions in a network, if the user names none
 BATCH = 64  # largest number of sequences per forward pass
-ENTRIES = 2**23  # largest number of weights of one attention in a forward pass
+ENTRIES = 2**23  # largest number of weights of one attention, or of outputs, in a forward pass
 FEWEST = 8  # sequences on which controls are drawn at least, if there are as many
 SHARE = 0.8  # of the time that is left, for which draws are planned
 SMALL = 0.05  # seconds; whether a pass takes less
@@ -55,6 +56,7 @@ AT_CHANCE = (
 )
 NO_IDS = "the intervention needs a causal language model, which returns logits for every id"
 PAIRED = "over samples, paired"
+NO_OTHER = "there is no other structure of this size"
 HOPELESS = "no test can succeed any more"
 ENDED = "a process was ended from outside, as the system does if memory is short; measure fewer sequences"
 
@@ -96,11 +98,13 @@ class Subject:
             return self._numbers(None)
 
     def on_some(self, n: int) -> "Subject":
-        """Returns the network on n of its sequences, evenly spaced."""
+        """Returns the network on n of its sequences, drawn at random; fewer are among more."""
         if n >= len(self.sample):
             return self
-        which = evenly_spaced(len(self.sample), n)
+        order = torch.randperm(len(self.sample), generator=fixed_generator())
+        which = order[:n].sort().values
         some = Subject(self.model, self.sample.part(which))
+        some.measures = self.measures
         some._own = self._own[0][which], {name: numbers[which] for name, numbers in self.unchanged.items()}
         return some
 
@@ -175,7 +179,9 @@ class Subject:
 
 
 def batch_size(model: nn.Module, inputs: Inputs) -> int:
-    """Returns the number of sequences per forward pass, from the sizes of the attentions of one sequence."""
+    """Returns the number of sequences per forward pass, from the sizes of the attentions and the outputs of
+    one sequence; two at least, since some changes need another sequence.
+    """
     largest = 1
 
     def reading(attended: Attended) -> Attended:
@@ -184,8 +190,9 @@ def batch_size(model: nn.Module, inputs: Inputs) -> int:
         return attended
 
     with changed_attention(model, reading):
-        run(model, selected(inputs, slice(1)))
-    return max(1, min(BATCH, ENTRIES // largest))
+        outputs = logits_of(run(model, selected(inputs, slice(1))))
+    largest = max(largest, 1 if outputs is None else outputs.numel())
+    return max(2, min(BATCH, ENTRIES // largest))
 
 
 @dataclass(frozen=True)
@@ -241,7 +248,7 @@ class Drawing:
     drawn: list[dict[str, float]] = field(default_factory=list)
     nothing: int = 0
     stopped: str = ""
-    error: ValueError | None = None
+    error: ValueError | RuntimeError | None = None
 
     def draw(self, number: int, n: int) -> dict[str, float] | None:
         """Returns the mean effects of one draw on n sequences; None if it changed nothing.
@@ -339,13 +346,16 @@ def apply_intervention(
 
 
 def halves_of(model: nn.Module, sample: Sample) -> tuple[Subject, Subject] | None:
-    """Returns a network on every second sequence from the first one, and on the others; None if there is one
-    sequence.
+    """Returns a network on a random half of the sequences, half of each class, and on the others; None if
+    there is one sequence. All calls for as many sequences draw the same half.
     """
     if len(sample) < 2:
         return None
-    every = torch.arange(len(sample))
-    return Subject(model, sample.part(every[::2])), Subject(model, sample.part(every[1::2]))
+    order = torch.randperm(len(sample), generator=fixed_generator())
+    if sample.targets is not None and sample.targets.ndim == 1:
+        order = order[sample.targets[order].argsort(stable=True)]  # every class is halved
+    first, second = (Subject(model, sample.part(part.sort().values)) for part in (order[::2], order[1::2]))
+    return first, second
 
 
 def draw_controls(
@@ -388,8 +398,9 @@ def draw_controls(
         for each in applied
     ]
     # the first controls of all interventions, then the second ones
-    every = [drawing for group in zip_longest(*found) for drawing in group if drawing is not None]
-    costs = [(0.0, 0.0) if deadline == math.inf else _cost(each) for each in every]
+    every = [each for group in zip_longest(*found) for each in group if each is not None and each.structures]
+    with one_thread() if processes > 1 else contextlib.nullcontext():
+        costs = [(0.0, 0.0) if deadline == math.inf else _cost(each) for each in every]
     begun: deque[tuple[Drawing, int, Callable[[], dict[str, float] | None]]] = deque()
 
     def collect(left: int = 0) -> None:
@@ -398,10 +409,10 @@ def draw_controls(
             drawing, number, result = begun.popleft()
             try:
                 drawing.add(number, result())
-            except ValueError as error:
-                drawing.error = error
             except BrokenExecutor:
                 drawing.stopped = ENDED
+            except (ValueError, RuntimeError) as error:
+                drawing.error = error
 
     def expected(which: int, n: int) -> float:
         """Seconds that the draws of one control on n sequences are expected to take in one process."""
@@ -416,9 +427,9 @@ def draw_controls(
         return every[which].draw(number, n)
 
     with forked(drawn, processes) as begin:
-        if every:  # the first call of a process costs more than others
+        if every and processes > 1:  # the first call of a process costs more than others
             for result in [begin((0, 0, min(FEWEST, every[0].n))) for _ in range(processes)]:
-                with contextlib.suppress(ValueError, BrokenExecutor):
+                with contextlib.suppress(ValueError, RuntimeError):
                     result()
         started, done = time.monotonic(), 0.0
         for which, drawing in enumerate(every):
@@ -435,7 +446,7 @@ def draw_controls(
             for number in range(-1, len(drawing.structures)):
                 if number >= RANGE_DRAWS and not (number + 1) % 10:
                     collect()
-                    if drawing.is_hopeless:
+                    if not (drawing.stopped or drawing.error) and drawing.is_hopeless:
                         drawing.stopped = HOPELESS
                 if number > 0 and time.monotonic() > deadline:
                     drawing.stopped = drawing.stopped or "the time was over"
@@ -465,7 +476,7 @@ def _cost(drawing: Drawing) -> tuple[float, float]:
             return 0.0, first / few
         # the time of a small pass is mostly that of Python
         small, large = _seconds(drawing, few), _seconds(drawing, more)
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:
         drawing.error = error
         return 0.0, 0.0
     b = max(0.0, large - small) / (more - few)
@@ -513,7 +524,8 @@ def rows_of(applied: Applied, drawings: Sequence[Drawing], name: str) -> list[Me
         said = [counted(len(drawing.drawn), "draw")] if len(drawing.drawn) < drawing.control.draws else []
         said += [f"on {some} of {counted(whole, 'sequence')}"] if some < whole else []
         if said:
-            why = f", {drawing.stopped}" if drawing.stopped else ""
+            stopped = drawing.stopped or ("" if drawing.structures else NO_OTHER)
+            why = f", {stopped}" if stopped else ""
             notes.append(f"{drawing.control.kind}: {' '.join(said)}{why}")
     return [
         row
@@ -525,7 +537,7 @@ def rows_of(applied: Applied, drawings: Sequence[Drawing], name: str) -> list[Me
                 Null(
                     each.control.kind,
                     each.means(measure.name),
-                    None if each.n == len(applied.subject.sample) else each.own[measure.name],
+                    None if each.n == len(applied.subject.sample) else each.own.get(measure.name),
                     each.stopped == HOPELESS,
                 )
                 for each in drawings
@@ -548,8 +560,8 @@ def _rows(
     if applied.baseline is not None and intervention.baseline is not None:
         kind = intervention.baseline[0]
         values[kind] = applied.baseline.changed[measure.name]
-        share = recovered_share(differences, applied.baseline.difference(measure.name), measure)
-        notes = [*notes, *([] if share is None else [f"recovered share beside {kind}: {share:.2f}"])]
+        recovered = recovered_share(differences, applied.baseline.difference(measure.name), measure)
+        notes = [*notes, *([] if recovered is None else [f"recovered share beside {kind}: {recovered:.2f}"])]
     side: Side = ">=" if (measure.better == 1) == (intervention.predicts == "kept") else "<="
     unit = "share" if measure.is_share else "nats"
     row = partial(
@@ -562,10 +574,8 @@ def _rows(
         n=len(differences),
         source=intervention.source,
     )
-    chance = at_chance(measure, before)
-    note = (
-        AT_CHANCE.format(measure.name, float(before.mean()), measure.chance) if chance else "; ".join(notes)
-    )
+    chance, share = at_chance(measure, before), float(before.mean())
+    note = AT_CHANCE.format(measure.name, share, measure.chance) if chance else "; ".join(notes)
     means = (
         row(float(each.mean()), at={MEASURE: measure.name, "attention": which})
         for which, each in values.items()
@@ -578,7 +588,7 @@ def _rows(
             interval_kind=PAIRED,
             nulls=nulls,
             side=None if chance else side,
-            bounds=(-1.0, 1.0) if measure.is_share else None,
+            bounds=(-share, 1 - share) if measure.is_share else None,
             note=note,
         ),
         *means,
@@ -589,14 +599,17 @@ def recovered_share(
     differences: Float[Tensor, " n"], without: Float[Tensor, " n"], measure: Measure
 ) -> float | None:
     """Returns the share of the loss of a baseline that a change avoids, 1 - mean(differences) /
-    mean(without): 1 if the change loses nothing, 0 if it loses as much; None if the baseline loses nothing.
+    mean(without): 1 if the change loses nothing, 0 if it loses as much; None if the interval of what the
+    baseline loses reaches 0.
 
     Args:
         differences, without: of each sequence, changed less unchanged, with the change and with the baseline.
         measure: what differs.
     """
-    lost = float(without.mean())
-    return None if lost * measure.better >= 0 else 1 - float(differences.mean()) / lost
+    interval = student_interval((measure.better * without).tolist())
+    if interval is None or interval[1] >= 0:
+        return None
+    return 1 - float(differences.mean()) / float(without.mean())
 
 
 def _interval(differences: Float[Tensor, " n"], measure: Measure) -> tuple[float, float] | None:

@@ -18,7 +18,6 @@ from ..core.result import Result
 from ..core.table import grouped
 from ..core.theory import Theory
 from ..probes.intervene import MEASURE
-from ..theories import list_theories
 from . import tables
 from .html import inline
 from .judged_figures import GREY, INK, MARKS, RULE
@@ -44,11 +43,12 @@ def section(results: Iterable[Result], theories: Sequence[Theory]) -> dict[str, 
         return None
     networks = grouped(found, lambda each: each.row.model)
     drawn = inline(
-        lambda: picture(networks),
+        lambda: picture(networks, theories),
         "interventions",
         "Effects of interventions beside those of matched random changes, network by network",
     )
     tests = sum(each.q is not None for each in found)
+    drawn = drawn if any(each.row.value is not None for each in found) else None
     return {
         "statements": sentences(found, theories),
         "figure": drawn,
@@ -84,21 +84,22 @@ def _effect(judged: Judged, several: bool) -> str:
     row = judged.row
     null = row.nulls[0]
     where = f"in {row.model} " if several else ""
-    change = f"{row.at[MEASURE]} {format.of_row(row.value, row)}"
+    change = f"{row.at[MEASURE]} {format.of_row(null.with_value(row.value).value, row)}"
     return f"{where}{change} against {format.of_row(null.median, row)} ({null.kind}), {judged.outcome}"
 
 
 @style()
-def picture(found: Mapping[str, Sequence[Judged]]) -> "Figure | None":
+def picture(found: Mapping[str, Sequence[Judged]], theories: Sequence[Theory]) -> "Figure | None":
     """Draws the effects on the measure that is judged; None if nothing was measured.
 
     Args:
         found: judged interventions by the name of the network.
+        theories: theories, in whose order the interventions are shown; others come last.
     """
     found = {name: [each for each in judged if each.row.value is not None] for name, judged in found.items()}
     seen = dict.fromkeys((each.row.theory, each.row.quantity) for own in found.values() for each in own)
-    order = [theory.name for theory in list_theories()]
-    rows = sorted(seen, key=lambda row: order.index(row[0]))
+    order = {theory.name: place for place, theory in enumerate(theories)}
+    rows = sorted(seen, key=lambda row: order.get(row[0], len(order)))
     if not rows:
         return None
     height = HEAD + ROW * len(rows) + FOOT
@@ -155,8 +156,7 @@ def _panel(ax: "Axes", own: Sequence[Judged], rows: Sequence[tuple[str, str]]) -
                 ax.plot((null.median, null.median), (place - half, place + half), color=GREY, lw=1)
         if row.interval is not None:
             ax.plot(row.interval, (place, place), color=shade, lw=0.9)
-        first = row.nulls[0].value if row.nulls else None
-        value = row.value if first is None else first
+        value = row.nulls[0].with_value(row.value).value if row.nulls else row.value
         filled = each.outcome == "as predicted"
         ax.plot(value, place, "o", ms=3.6, mec=shade, mfc=shade if filled else "white", mew=0.9)
         mark = MARKS.get(each.outcome, ("", ""))[0].strip()

@@ -156,7 +156,8 @@ def _panel(ax: "Axes", own: Sequence[Judged], rows: Sequence[tuple[str, str]]) -
                 ax.plot((null.median, null.median), (place - half, place + half), color=GREY, lw=1)
         if row.interval is not None:
             ax.plot(row.interval, (place, place), color=shade, lw=0.9)
-        value = row.nulls[0].with_value(row.value).value if row.nulls else row.value
+        beside = None if not row.nulls else row.nulls[0].value
+        value = row.value if beside is None else beside
         filled = each.outcome == "as predicted"
         ax.plot(value, place, "o", ms=3.6, mec=shade, mfc=shade if filled else "white", mew=0.9)
         mark = MARKS.get(each.outcome, ("", ""))[0].strip()

@@ -11,13 +11,15 @@ weight, as many heads. If the theory is right, the named change alters the task'
 more ("broken") than matched ones do.
 
 The functions of this module are what most changes are made of: sets of keys in every row of the weights,
-random orders of the keys, and weight that keys give in a random order.
+random orders of the keys, weight that keys give in a random order or receive from others, and random
+generators whose draws are the same in every batch.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Generator, Tensor
@@ -25,13 +27,16 @@ from torch.nn import functional
 
 from .sources import Source
 
+ROUNDING = 1e-5  # share of the removed weight that a key may give by rounding alone
 GOLDEN = (5**0.5 - 1) / 2
 CONTROL_DRAWS = 99
 """Draws of a control: p reaches 1/100."""
 
 
 class NotChanged(ValueError):
-    """An intervention changed no weight and no value of any attention, bit for bit: it has no result."""
+    """An intervention changed nothing, bit for bit, and has no result: no weight and no value of any
+    attention, no output of any attention or block, or no input, according to its site.
+    """
 
 
 @dataclass(frozen=True)
@@ -51,8 +56,10 @@ class Attended:
             are another function of it.
         mask: True for the keys that a query may attend to, of the shape of the weights. Padding is not
             allowed.
-        generator: random generator of the draw, on the device of the weights.
-        structure: what :attr:`Intervention.choose` chose, or a control drew in its place; None otherwise.
+        generator: random generator of the draw, on the device of the weights. It goes on from batch to batch;
+            what must be the same in all batches is drawn from :func:`own_generator`.
+        structure: what :attr:`Intervention.choose` chose, or :attr:`Inputs.structure`, or what a control drew
+            in its place; None otherwise.
         labels: class of each sequence, ``[sequences]``, while a structure is chosen; None otherwise, and
             where there are none.
         numbers: number of each sequence among all that are scored, ``[sequences]``; None: its place in the
@@ -101,7 +108,7 @@ class Attended:
             ValueError: the batch has one sequence.
         """
         if self.sequences < 2:
-            raise ValueError("what another sequence has needs a batch of at least two, got one")
+            raise ValueError("values of another sequence need a batch of at least two, got one")
         return x.roll(len(x) // self.sequences, 0)
 
 
@@ -145,7 +152,7 @@ class BlockPass:
             ``weights`` in place of its parameters of these names.
         name, module: qualified name of the block, and the block.
         attention: qualified name of its first module with attention.
-        generator: random generator of the draw, on the device of the tokens.
+        generator: as for :class:`Attended`, on the device of the tokens.
         structure, labels: as for :class:`Attended`.
         real: False for padding: tokens to which no query of the block may attend, or which a mask among the
             arguments of the network marks (:mod:`~..probes.token_masks`). None: there is no padding.
@@ -236,7 +243,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Intervention:
-    """A change of all attention of a network, and what a theory predicts of it.
+    """A change of the forward pass of a network, and what a theory predicts of it.
 
     Attributes:
         name: name without comma and slash, e.g. "keys that hold 90 % of the weight".
@@ -248,7 +255,8 @@ class Intervention:
         source: passage of the literature that names the structure.
         choose: ``read -> structure``, where ``read(function)`` runs the network on one half of the inputs and
             calls the function with what the change receives. The structure, such as a set of heads, is
-            removed and scored on the other half. None: there is nothing to choose.
+            removed and scored on the other half. None: there is nothing to choose, and a structure is that of
+            :attr:`Inputs.structure`, if any.
         inputs: ``(limits, generator) -> inputs``, for causal language models; ``limits`` has "vocabulary" and
             "length", the longest sequence. None: the inputs of the caller.
         on_own: whether the structure that is chosen on such inputs is scored on those of the caller.
@@ -326,6 +334,20 @@ def other_places(chosen: Places, generator: Generator) -> Places | None:
     return Places(drawn, (chosen.others | chosen.places) - drawn, chosen.tokens)
 
 
+def own_generator(passed: Attended | BlockPass) -> Generator:
+    """Returns a generator of one attention or block, which starts anew in every batch.
+
+    Its draws depend on the seed of the draw, the number of the block and the first head alone. A random
+    matrix from it is one matrix in all batches; one from :attr:`Attended.generator` would be another one in
+    each, and a draw of a control would be a mean over several matrices, with too narrow a distribution.
+    """
+    first_head = passed.first_head if isinstance(passed, Attended) else 0
+    # Sums of the three numbers would give some attentions of different draws the same seed.
+    entropy = (passed.generator.initial_seed(), passed.layer, first_head)
+    seed = int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0])
+    return Generator(passed.generator.device).manual_seed(seed)
+
+
 def random_steps(
     lengths: Float[Tensor, "*rows 1"], dim: int, generator: Generator
 ) -> Float[Tensor, "*rows dim"]:
@@ -384,9 +406,10 @@ def tenths(attended: Attended) -> Int[Tensor, "windows 1 1"]:
     numbers = torch.arange(attended.sequences) if attended.numbers is None else attended.numbers
     # Each further nine start with another share. Otherwise each ninth sequence would lose the same share. The
     # fractional parts of b^2 times an irrational number are uniform in every arithmetic progression of b, so
-    # that evenly spaced sequences have all shares as well.
-    turn = ((numbers // 9) ** 2 * GOLDEN % 1 * 9).long()
-    found = ((numbers + turn) % 9 + 1).to(attended.weights.device)
+    # that evenly spaced sequences have all shares as well. The product with a number of Python would be one
+    # in single precision, whose fractional part has few digits left when b^2 is large.
+    turn = ((numbers.cpu() // 9).double() ** 2 * GOLDEN % 1 * 9).long()
+    found = ((numbers.cpu() + turn) % 9 + 1).to(attended.weights.device)
     return found.repeat_interleave(len(attended.weights) // attended.sequences)[:, None, None]
 
 
@@ -404,6 +427,19 @@ def taken_at_random(
     before = in_order.cumsum(-1) - in_order
     taken = torch.minimum(in_order, (amount - before).clamp_min(0.0))
     return torch.zeros_like(attended.weights).scatter(-1, order, taken)
+
+
+def given_to_others(
+    attended: Attended, taken: Float[Tensor, "windows heads q k"]
+) -> Float[Tensor, "windows heads q k"]:
+    """Returns the weights after a part of them is taken from keys and given to the others, in proportion to
+    their weights. If every key gives some, all receive in proportion to what they have left; otherwise the
+    total variation of a row from the original one is the weight that is taken from it.
+    """
+    removed, left = taken.sum(-1, keepdim=True), attended.weights - taken
+    others = left * (taken <= ROUNDING * removed)
+    others = torch.where(others.sum(-1, keepdim=True) > 0, others, left)
+    return left + removed * normalised(others)
 
 
 def largest_mass(weights: Float[Tensor, "*rows k"], share: float) -> Bool[Tensor, "*rows k"]:

@@ -1,4 +1,4 @@
-r"""What the limit of descent says of a network: if attention selects, sharper attention loses nothing.
+r"""Predictions of the limit of descent for a network: if attention selects, sharper attention loses nothing.
 
 In the limit W grows without bound along the max-margin direction. Scores times c continue this growth,
 

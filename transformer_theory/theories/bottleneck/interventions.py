@@ -1,4 +1,4 @@
-r"""What the information bottleneck says of a network: few words keep what the output needs.
+r"""Predictions of the information bottleneck for a network: few words keep what the output needs.
 
 On one half of the sequences, the tokens of the last block are divided at each position into at most
 :data:`WORDS` words by k-means, without labels (:func:`.words`). On the other half every token becomes the

@@ -1,4 +1,4 @@
-r"""What chains of thought say of a network: the answer is read from the chain.
+r"""Predictions of chains of thought for a network: the answer is read from the chain.
 
 The prompts show examples of the task with their chains, then a question with its chain and ":"
 (:mod:`.in_networks`). The loss is that of the answer. Three changes take the chain away:
@@ -65,7 +65,8 @@ def given_chains(
         instead: what may take the place of the chain: that of another question or filler symbols, which
             makes the structure an :class:`Exchange`. None: nothing, and it has the :class:`.Places` alone.
     Raises:
-        ValueError: the limits leave too few ids, or contexts that are too short.
+        ValueError: the limits leave too few ids, or contexts that are too short, or no question can take the
+            place of another one.
     """
     parts = split(TASK, train=EXAMPLES, test=SURPLUS * QUESTIONS, generator=generator)
     lengths = Counter(map(_lengths, parts.test)).most_common(1)[0][0]
@@ -97,8 +98,17 @@ def _lengths(sample: Sample) -> tuple[int, int]:
 
 
 def _another(sample: Sample, samples: Sequence[Sample], generator: Generator) -> Sample:
-    """Draws a question with another answer, whose question and chain have the same lengths."""
+    """Draws a question with another answer, whose question and chain have the same lengths.
+
+    Raises:
+        ValueError: there is none.
+    """
     alike = [s for s in samples if _lengths(s) == _lengths(sample) and s.answer != sample.answer]
+    if not alike:
+        raise ValueError(
+            f"no other question has lengths {_lengths(sample)} of question and chain and another answer, so "
+            "that no chain can take the place of this one"
+        )
     return alike[int(torch.randint(len(alike), (1,), generator=generator))]
 
 

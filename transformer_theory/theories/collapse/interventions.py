@@ -1,4 +1,4 @@
-r"""What rank collapse says of a network: without skip connections its tokens become one.
+r"""Predictions of rank collapse for a network: without skip connections its tokens become one.
 
 A block maps Z to Z + F(Z). With half of each skip connection the output is
 

@@ -1,4 +1,4 @@
-r"""What CRATE says of a trained network: attention compresses, and thresholds make the tokens sparse.
+r"""Predictions of CRATE for a trained network: attention compresses, and thresholds make the tokens sparse.
 
 Attention stands for the exact step of compression along its subspaces. With the coordinates :math:`W_k` of
 the tokens in the subspace of head k, the exact gradient step adds :math:`-\kappa\beta (I + A_k)^{-1} W_k`
@@ -9,8 +9,8 @@ with :math:`A_k = \beta W_k W_k^\top`, and attention stands for
 This replaces the output of each head, in the norm that the attention of all its tokens has: for tokens of
 layer norm the eigenvalues of A are in the hundreds, so that the step is about :math:`W_k` itself, much longer
 than an average of tokens (:func:`.gradient_error`). The control is the same step in subspaces that a random
-rotation of all coordinates mixes among the heads. The distortion is that of the papers, :math:`\varepsilon =
-1/2`.
+rotation of all coordinates mixes among the heads; each attention has one rotation in all batches. The
+distortion is that of the papers, :math:`\varepsilon = 1/2`.
 
 The second half of a layer takes steps of ISTA, :math:`Z \leftarrow S(Z + \eta (Y - Z D^\top) D)`, whose
 proximal map :math:`S(x) = \mathrm{relu}(x - \eta\lambda)` alone makes the tokens sparse. With :math:`S(x) =
@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.intervention import Attended, BlockPass, Control, Intervention, random_steps
+from ...core.intervention import Attended, BlockPass, Control, Intervention, own_generator, random_steps
 from ...core.sources import Source
 from ...models.crate import Ista, OvercompleteIsta
 
@@ -37,10 +37,11 @@ def exact(attended: Attended) -> Attended:
 
 
 def rotated(attended: Attended) -> Attended:
-    """Replaces attention by the exact step in rotated subspaces."""
+    """Replaces attention by the exact step in rotated subspaces, the same in all batches of a draw."""
     W = _coordinates(attended)
     heads, p = W.shape[1], W.shape[-1]
-    normal = torch.randn(heads * p, heads * p, generator=attended.generator, device=W.device, dtype=W.dtype)
+    generator = own_generator(attended)
+    normal = torch.randn(heads * p, heads * p, generator=generator, device=W.device, dtype=W.dtype)
     rotation = torch.linalg.qr(normal).Q
     mixed = W.transpose(1, 2).flatten(2) @ rotation
     step = _step(mixed.unflatten(2, (heads, p)).transpose(1, 2))

@@ -1,4 +1,4 @@
-r"""What linear attention says of a trained network: the first order of its softmax does the work.
+r"""Predictions of linear attention for a trained network: the first order of its softmax does the work.
 
 With the scores s of a query and their mean over its n keys,
 

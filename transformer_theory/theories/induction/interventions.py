@@ -1,8 +1,9 @@
-r"""What induction says of a trained network: without its induction heads it cannot continue a repeated block.
+r"""Predictions of induction for a trained network: without induction heads it cannot continue a repeated
+block.
 
 The network reads blocks of random ids that occur twice (:mod:`.scores`). On one half of them the heads are
 chosen whose prefix matching is at least half of the largest one, at most half of all heads: induction heads
-stand in for each other, so that a network hardly misses one of them. On the other half their weights are set
+replace each other, so that the removal of a single one costs little. On the other half their weights are set
 to zero, and the loss is that of the second block, where the first one can be continued.
 
 The same heads are removed on the text of the caller as well, where they lower the loss of ids late in a

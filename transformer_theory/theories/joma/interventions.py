@@ -1,5 +1,5 @@
-r"""What JoMA says of a trained network: attention follows from the MLP, whose lower layer has learnt few
-components.
+r"""Predictions of JoMA for a trained network: attention follows from the MLP, whose lower layer has learnt
+few components.
 
 If attention and MLP learn together with exponential attention, :math:`z_c = \frac12 \sum_k v_{kc}^2 + const`:
 the logit of a key is half the squared response of the lower layer to it. In a network the lower layer W of a
@@ -9,9 +9,11 @@ prediction is
 .. math:: A^h_{ic} \propto e^{\tau_h s^h_c}, \qquad s^h_c = \tfrac12 \|W W_h v^h_c\|^2
 
 over the keys that query i may see. It does not depend on the query. The scale :math:`\tau_h` is the one
-number that the true weights determine: for each head and sequence the predicted rows have the mean entropy
-of the true ones. The control has the predicted weights of each row at permuted keys. Uniform weights are the
-baseline: the share of their loss that the prediction avoids is 1 if it does as well as true attention.
+number that the true weights determine: for each head and sequence the predicted rows have the mean entropy of
+the true ones. The control has the predicted weights at permuted keys. If all queries see the same keys, the
+predicted rows of a head and sequence are equal, and so are the permuted ones; otherwise every row has a
+permutation of its own. Uniform weights are the baseline: the share of their loss that the prediction avoids
+is 1 if it does as well as true attention.
 
 The lower layer of every block is also cut to its :math:`\lceil \|W\|_F^2 / \|W\|_2^2 \rceil` leading singular
 directions, its stable rank; it needs no others. The control keeps as many singular directions, drawn at
@@ -56,8 +58,21 @@ def predicted(attention: Projected) -> Projected:
 
 
 def permuted(attention: Projected) -> Projected:
-    """Permutes the predicted weights of every row among its keys."""
-    return replace(attention, weights=in_every_row(attention, predicted_weights(attention)))
+    """Permutes the predicted weights among the keys: with one permutation for each head and sequence where
+    all queries see the same keys, so that the rows stay equal, and with one for each row elsewhere.
+    """
+    weights = predicted_weights(attention)
+    if not _same_keys(attention):
+        return replace(attention, weights=in_every_row(attention, weights))
+    first = weights[:, :, :1]
+    of_first = replace(
+        attention,
+        query=attention.query[:, :, :1],
+        weights=first,
+        mask=attention.mask[:, :, :1],
+        added=attention.added[:, :1],
+    )
+    return replace(attention, weights=in_every_row(of_first, first).expand_as(weights))
 
 
 def uniform(attended: Attended) -> Attended:
@@ -77,7 +92,7 @@ def predicted_weights(attention: Projected) -> Float[Tensor, "windows heads q k"
     # between -1 and 0, so that the interval of the scale suits all heads
     scores = ((scores - high) / (high - low).clamp_min(1e-30))[:, :, None]
     # If all queries see the same keys, their predicted rows are the same.
-    rows = mask[:, :, :1] if bool((mask == mask[:, :, :1]).all()) else mask
+    rows = mask[:, :, :1] if _same_keys(attention) else mask
     # Near uniform weights the entropy differs from its maximum by a square of the scale, so single precision
     # would not tell a small scale from none.
     target = _mean_entropy(normalised(weights.double()))
@@ -115,6 +130,11 @@ def responses(attention: Projected) -> Float[Tensor, "windows heads k"]:
     lower = (W if W.shape[1] == dim else W.mT).to(dtype) @ attention.matrix.to(dtype)
     values = attention.value.to(dtype)
     return (values @ (lower.mT @ lower) * values).sum(-1) / 2
+
+
+def _same_keys(attention: Projected) -> bool:
+    """Whether all queries of each head and sequence may see the same keys."""
+    return bool((attention.mask == attention.mask[:, :, :1]).all())
 
 
 def _mean_entropy(weights: Float[Tensor, "windows heads rows k"]) -> Float[Tensor, "windows heads"]:

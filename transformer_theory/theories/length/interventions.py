@@ -1,4 +1,4 @@
-r"""What dispersion says of a network: twice as many keys dilute the weights, a logarithm repairs it.
+r"""Predictions of dispersion for a network: twice as many keys dilute the weights, a logarithm repairs it.
 
 Each query sees the keys and values of the next sequence of the batch beside its own, at the same places and
 with the scores that it gives them. The largest weights fall; this should break more than the same weight
@@ -11,9 +11,10 @@ change of the scores at permuted keys. A head that averages many keys is not rep
 
 A *sink* is the key of a head that receives most weight in a sequence. It takes the weight that a head does
 not need, and its value says little: with a value of zero the task should lose less than by as much weight
-taken from other keys at random. Without its key the weight goes to the others: the task should lose more than
-if as much weight of other keys went to the rest. Sources: :cite:t:`velickovic2025softmax`,
-:cite:t:`chiang2022overcoming`, :cite:t:`xiao2024efficient`.
+taken from other keys at random. If its weight goes to the other keys, as if it had no key, the task should
+lose more than if as much weight of other keys went to the rest. Where the sink holds more than half of a row,
+the others have less than it: then only as much of its weight as they have is moved. Sources:
+:cite:t:`velickovic2025softmax`, :cite:t:`chiang2022overcoming`, :cite:t:`xiao2024efficient`.
 """
 
 from dataclasses import replace
@@ -27,10 +28,9 @@ from ...core.intervention import (
     Attended,
     Control,
     Intervention,
+    given_to_others,
     in_every_row,
-    normalised,
     taken_at_random,
-    without,
 )
 from ...core.sources import Source
 
@@ -90,26 +90,26 @@ def without_others(attended: Attended) -> Attended:
     return attended.with_weights(weights - taken_at_random(others, lost))
 
 
-def removed_sink(attended: Attended) -> Attended:
-    """Removes the key of the sink from each query that gives weight to another key."""
-    return without(attended, _removed(attended))
-
-
-def removed_others(attended: Attended) -> Attended:
-    """Removes as much weight of each query as :func:`removed_sink` from other keys in a random order, and
-    divides the rest by its sum.
+def moved_sink(attended: Attended) -> Attended:
+    """Moves weight of each query from the sink to the other keys, in proportion to their weights: all of it,
+    as if the sink had no key, or as much as the others have, if they have less.
     """
-    removed, weights = _removed(attended), attended.weights
-    lost = (weights * removed).sum(-1, keepdim=True)
+    return attended.with_weights(given_to_others(attended, _smaller(attended) * _sink(attended)))
+
+
+def moved_others(attended: Attended) -> Attended:
+    """Moves as much weight of each query as :func:`moved_sink` from other keys in a random order to the rest,
+    in proportion to their weights. The total variation of a row from the original one is the same.
+    """
     others = replace(attended, mask=attended.mask & ~_sink(attended))
-    left = normalised(weights - taken_at_random(others, lost))
-    return attended.with_weights(torch.where(removed.any(-1, keepdim=True), left, weights))
+    return attended.with_weights(given_to_others(attended, taken_at_random(others, _smaller(attended))))
 
 
-def _removed(attended: Attended) -> Bool[Tensor, "windows heads q k"]:
-    """True for the sink of the queries that give weight to another key."""
+def _smaller(attended: Attended) -> Float[Tensor, "windows heads q 1"]:
+    """Returns the weight of the sink or that of all other keys, whichever is smaller."""
     sink, weights = _sink(attended), attended.weights
-    return sink & ((weights * ~sink).sum(-1, keepdim=True) > 0)
+    own, others = ((weights * part).sum(-1, keepdim=True) for part in (sink, ~sink))
+    return torch.minimum(own, others)
 
 
 def _sink(attended: Attended) -> Bool[Tensor, "windows heads 1 k"]:
@@ -169,10 +169,10 @@ INTERVENTIONS = (
         source=Source("xiao2024efficient", status="own"),
     ),
     Intervention(
-        name="key of the sink removed",
-        change=removed_sink,
+        name="weight of the sink moved to other keys",
+        change=moved_sink,
         predicts="broken",
-        controls=(Control("as much weight of other keys removed", removed_others),),
+        controls=(Control("as much weight of other keys moved", moved_others),),
         source=Source("xiao2024efficient", status="own"),
     ),
 )

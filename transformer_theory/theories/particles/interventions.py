@@ -1,4 +1,5 @@
-r"""What the flow of tokens says of a network: a block is one step of a flow, and its values are the tokens.
+r"""Predictions of the flow of tokens for a network: a block is one step of a flow, and its values are the
+tokens.
 
 Every block runs twice, so that each token moves on by :math:`\Delta = \text{block}(Z') - Z'` from the output
 :math:`Z'`. The control moves each token as far in a random direction. If blocks are steps of one flow to
@@ -10,14 +11,15 @@ In the model of interacting particles the value matrix is the identity. Here the
 
 in place of :math:`\sum_h \sum_j A^h_{ij} W^h_O W^h_V z_j`, with the tokens z that go into it. Each token
 moves as far as it does without the change. The control moves it as far along :math:`R \Delta_i`, with a
-random orthogonal matrix R of each attention. Source: :cite:t:`geshkovski2025mathematical`.
+random orthogonal matrix R of each attention, the same in all batches. Source:
+:cite:t:`geshkovski2025mathematical`.
 """
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.intervention import BlockPass, Control, Intervention, Projected, random_steps
+from ...core.intervention import BlockPass, Control, Intervention, Projected, own_generator, random_steps
 from ...core.sources import Source
 
 
@@ -39,10 +41,12 @@ def tokens_as_values(attention: Projected) -> Projected:
 
 
 def rotated_values(attention: Projected) -> Projected:
-    """Moves each token as far, along a random orthogonal map of what it attends to."""
+    """Moves each token as far, along a random orthogonal map of what it attends to. An attention has one map
+    in all batches of a draw.
+    """
     sums = _attended_tokens(attention)
     size = (sums.shape[-1],) * 2
-    normal = torch.randn(size, generator=attention.generator, device=sums.device, dtype=sums.dtype)
+    normal = torch.randn(size, generator=own_generator(attention), device=sums.device, dtype=sums.dtype)
     return _moved(attention, sums @ torch.linalg.qr(normal).Q)
 
 

@@ -1,4 +1,4 @@
-r"""What rate reduction says of a network: what tells the classes apart lies in few directions of each class.
+r"""Predictions of rate reduction for a network: few directions of each class suffice to classify.
 
 At the optimum k classes lie in orthogonal subspaces of dimension d/k. On one half of the sequences, the
 leading :math:`\max(1, \lfloor d / 2k \rfloor)` directions of the tokens of each class are found, in the last

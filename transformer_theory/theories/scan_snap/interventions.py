@@ -1,5 +1,5 @@
-r"""What scan and snap says of a trained network: after the snap a query needs the few keys that it attends
-to, and it has scanned away from tokens that tell nothing.
+r"""Predictions of scan and snap for a trained network: after the snap a query needs the few keys that it
+attends to, and it has learnt to ignore uninformative tokens.
 
 The keys that hold 90 % of the weight of a query are kept, and their weights are divided by their sum. Two
 controls match it: as many keys, drawn at random; and the removal of as much weight from keys in a random
@@ -26,6 +26,7 @@ from ...core.intervention import (
     Control,
     Intervention,
     at_random,
+    given_to_others,
     largest_mass,
     normalised,
     taken_at_random,
@@ -38,7 +39,6 @@ from ...data.queries import most_frequent
 from .query_data import MAX_CLASSES, MIN_PER_CLASS, distinctness, token_groups
 
 KEPT = 0.9  # share of the weight of a query that the kept keys hold
-ROUNDING = 1e-5  # share of the removed weight that a key may give by rounding alone
 WORDS, CENTRES = 16, 4000  # largest number of words, and of tokens from which they are found
 VARIES_RTOL = 1e-9  # variance of a place, relative to the largest one, up to which its values never vary
 
@@ -64,17 +64,7 @@ def random_weight(attended: Attended) -> Attended:
     """
     weights = attended.weights
     removed = (weights * ~largest_mass(weights, KEPT)).sum(-1, keepdim=True)
-    return _moved(attended, taken_at_random(attended, removed))
-
-
-def _moved(attended: Attended, taken: Float[Tensor, "windows heads q k"]) -> Attended:
-    """Moves weight that is taken from keys to the others in proportion to their weights. If every key gives
-    some, all receive in proportion to what they have left.
-    """
-    removed, left = taken.sum(-1, keepdim=True), attended.weights - taken
-    others = left * (taken <= ROUNDING * removed)
-    others = torch.where(others.sum(-1, keepdim=True) > 0, others, left)
-    return attended.with_weights(left + removed * normalised(others))
+    return attended.with_weights(given_to_others(attended, taken_at_random(attended, removed)))
 
 
 # common and distinct tokens
@@ -239,7 +229,7 @@ def distinct_taken(attended: Attended) -> Attended:
     first = taken_at_random(replace(attended, mask=attended.mask & distinct), amount)
     missing = (amount - first.sum(-1, keepdim=True)).clamp_min(0.0)
     further = taken_at_random(replace(attended, mask=attended.mask & ~distinct), missing)
-    return _moved(attended, first + further)
+    return attended.with_weights(given_to_others(attended, first + further))
 
 
 INTERVENTIONS = (

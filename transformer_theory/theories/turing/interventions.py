@@ -1,5 +1,5 @@
-r"""What finite precision says of a network: rounding can exchange the two largest scores only where they are
-close.
+r"""Predictions of finite precision for a network: rounding can exchange the two largest scores only where
+they are close.
 
 A query is a *close call* if its two largest scores differ by less than the distance of neighbouring bfloat16
 numbers (:func:`.resolution`). There the weights of these two keys are exchanged, as rounding may do. The
@@ -30,7 +30,7 @@ from .in_networks import resolution
 
 def close_calls(attended: Attended) -> Bool[Tensor, "windows heads q"]:
     """Finds the queries whose two largest scores rounding to bfloat16 can exchange. A second weight that
-    underflows is none: weights do not tell which key has it.
+    underflows is none: weights do not show which key has it.
 
     Raises:
         ValueError: the scale of the scores is not known, so that their size is not.

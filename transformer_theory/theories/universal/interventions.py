@@ -1,9 +1,9 @@
-r"""What a contextual mapping says of a network: the context that attention adds to a token matters.
+r"""Predictions of contextual mappings for a network: the context that attention adds to a token matters.
 
 In every attention, weights and values become those of the next sequence of the batch: each token receives the
 context of another input, while its own vector stays in the stream. The control adds to the output of each
 query and head a vector of the same length in a random direction. Another context is a possible one, so a
-network that reads contexts must be misled by it more than by a direction that says nothing. Source:
+network that reads contexts must be misled by it more than by an uninformative direction. Source:
 :cite:t:`yun2020transformers`.
 """
 

@@ -1,4 +1,4 @@
-r"""What label-relevant patches say of a network: without them it cannot tell the classes.
+r"""Predictions of label-relevant patches for a network: without them it cannot classify.
 
 On one half of the images, the values of the first attention, less their mean at each place, are divided into
 words (:func:`.words_of`). The relevance of a place is the mean divergence of the labels given the word from

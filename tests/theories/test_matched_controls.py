@@ -182,6 +182,19 @@ def test_as_much_weight_on_the_deletion_curve():
             assert int(part.sum()) <= 1  # every other key gives all or nothing
 
 
+def test_rows_stay_distributions_where_the_removed_keys_have_nearly_all_weight():
+    dust = math.exp(-30)
+    row = torch.tensor([0.5, 0.5, dust, dust, dust, dust]).expand(900, 1, 6, 6)
+    at = attended(n=900, heads=1).with_weights(row)
+    new, named = router.random_weight_removed(at).weights, router.heaviest_removed(at).weights
+    assert_close(new.sum(-1), torch.ones(900, 1, 6))
+    # A share of 4 tenths removes the two heavy keys. In a random order the last of them gives what is left to
+    # give, and keeps the weight of the light keys before it: of each with probability 2/3.
+    both = (named[..., 1] == 0) & (named[..., 2] > 0.2)
+    assert int(both.sum()) > 500
+    assert float(new[..., :2].sum(-1)[both].double().mean()) == pytest.approx(2 / 3, abs=0.05)
+
+
 def test_single_keys_lose_no_weight():
     at = rows([[1.0, 0.0, 0.0]] * 3)
     for change in (router.other_weight_removed, router.random_weight_removed):

@@ -81,11 +81,14 @@ def test_two_keys_with_the_same_are_found_by_the_curve_alone():
     curve = effect(tt.intervene(Twice(), x, CURVE, labels=y, draws=19), ACCURACY)
     # a tenth of twenty keys are both; the others weigh e^-30, and together they say nothing of the class
     assert curve.value == pytest.approx(-0.75, abs=0.1)
-    (null,) = curve.nulls
+    null, weight = curve.nulls
     assert null.kind == "as many keys removed in a random order"
     # both are among the first share s of the keys with probability about s^2, whose mean is .317
     assert null.median == pytest.approx(-0.75 * sum((k / 10) ** 2 for k in range(1, 10)) / 9, abs=0.06)
     assert null.p(curve.value, "<=") == 0.05
+    # of the two keys, the last one in the order keeps a part of its weight
+    assert weight.kind == "as much weight removed in a random order"
+    assert weight.p(curve.value, "<=") == 0.05
 
 
 def test_one_key_stays():

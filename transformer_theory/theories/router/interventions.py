@@ -61,9 +61,11 @@ def _without_weight(attended: Attended, matched: Bool[Tensor, "windows heads q k
     """Takes as much weight of every query as the matched keys have from the allowed keys in a random order,
     and divides the rest by its sum; a row without matched keys stays.
     """
-    weights = attended.weights
-    left = normalised(weights - taken_at_random(attended, (weights * matched).sum(-1, keepdim=True)))
-    return attended.with_weights(torch.where(matched.any(-1, keepdim=True), left, weights))
+    # In single precision nothing may be left of a row whose matched keys have nearly all of its weight.
+    weights = attended.weights.double()
+    taken = taken_at_random(attended.with_weights(weights), (weights * matched).sum(-1, keepdim=True))
+    left = normalised(weights - taken).to(attended.weights.dtype)
+    return attended.with_weights(torch.where(matched.any(-1, keepdim=True), left, attended.weights))
 
 
 def _counts(attended: Attended) -> Int[Tensor, "windows heads q"]:

@@ -10,6 +10,7 @@ from torch.testing import assert_close
 import transformer_theory as tt
 from tests.theories.test_interventions import attended
 from transformer_theory.core.intervention import NotChanged
+from transformer_theory.core.statistics import fixed_generator
 from transformer_theory.theories.vision.interventions import Order, order_places, other_order, removed
 
 CURVE = "vision/deletion curve of label-relevant places"
@@ -112,12 +113,16 @@ def test_the_area_of_a_planted_curve_by_hand():
     x, y = planted()
     found = rows(Mean(), x, y)
     accuracy = found["accuracy", None]
-    at = replace(attended(n=180, heads=1, T=10), value=x[::2, None], labels=y[::2])
+    # a random half of each class orders the places
+    mixed = torch.randperm(360, generator=fixed_generator())
+    mixed = mixed[y[mixed].argsort(stable=True)]
+    first, second = (part.sort().values for part in (mixed[::2], mixed[1::2]))
+    at = replace(attended(n=180, heads=1, T=10), value=x[first][:, None], labels=y[first])
     order = order_places(reading([at])).places
     assert order[0] == 6
     # the other half of the images, in three batches, without the first places of the order; what remains of
     # the weights is uniform
-    x, y = x[1::2].double(), y[1::2]
+    x, y = x[second].double(), y[second]
     golden, tenths = (5**0.5 - 1) / 2, []
     for i in range(180):
         tenths.append((i + int(9 * ((i // 9) ** 2 * golden % 1))) % 9 + 1)
@@ -134,7 +139,11 @@ def test_the_area_of_a_planted_curve_by_hand():
     # place 6 is among the first k of ten in a random order with probability k / 10, and then the class is
     # that of the other places, which is right by chance
     assert null.median == pytest.approx(-0.75 / 2, abs=0.15)
-    assert null.p(accuracy.value, "<=") == 0.05
+    # one in ten random orders begins with place 6 as well, and loses as much up to the chance of the others;
+    # an order in which it is the second loses a ninth less
+    as_much = sum(draw <= -0.75 * 8.5 / 9 for draw in null.draws)
+    assert as_much <= 4
+    assert null.p(accuracy.value, "<=") <= (1 + as_much) / 20
 
 
 class OwnToken(nn.Module):

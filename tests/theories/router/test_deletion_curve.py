@@ -91,6 +91,25 @@ def test_two_keys_with_the_same_are_found_by_the_curve_alone():
     assert weight.p(curve.value, "<=") == 0.05
 
 
+def test_a_single_marked_key_is_found_beside_both_controls():
+    x, y = marked_twice()
+    first = x[..., 4].argmax(1, keepdim=True)
+    x[..., 4] = 0.0
+    x[..., 4].scatter_(1, first, 1.0)
+    row = effect(tt.intervene(Twice(), x, ONE, labels=y, draws=19), ACCURACY)
+    # without it the most frequent class of the other keys is the answer; ties are a matter of rounding
+    others = x[..., :4].sum(1) - nn.functional.one_hot(y, 4)
+    right = (others.argmax(1) == y).double().mean()
+    assert row.value == pytest.approx(float(right) - 1, abs=0.1)
+    assert [null.kind for null in row.nulls] == [
+        "another key of every query removed",
+        "as much weight of other keys removed",
+    ]
+    # other keys weigh e^-30, and all of them say less than the marked one
+    assert [null.draws for null in row.nulls] == [(0.0,) * 19] * 2
+    assert [null.p(row.value, "<=") for null in row.nulls] == [0.05] * 2
+
+
 def test_one_key_stays():
     class Single(nn.Module):
         def forward(self, x):

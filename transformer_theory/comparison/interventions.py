@@ -25,10 +25,10 @@ from ..core.theory import Theory
 from ..core.validation import integers, positive
 from ..models.user_model import UserModel, checked
 from ..probes.evaluation import device_of, on_device
-from ..probes.forward_pass import NoAttention
 from ..probes.in_use import reserving
 from ..probes.intervene import (
     MINUTES,
+    Applied,
     Subject,
     apply_intervention,
     batch_size,
@@ -178,11 +178,12 @@ def interventions_in(
         name: column ``model`` of the rows.
         draws, fewer, deadline, seed, processes, progress: see :func:`~..probes.intervene.draw_controls`.
     """
-    reason, applied = "", []
+    no_attention: Exception | None = None
+    applied: list[Applied] = []
     try:
         sample = Sample(data, targets, batch_size(network, data))
-    except (NoAttention, ValueError) as error:
-        sample, reason = Sample(data, targets, 1), first_line(error)
+    except (ValueError, RuntimeError) as error:
+        sample, no_attention = Sample(data, targets, 1), error
     whole, halves = Subject(network, sample), halves_of(network, sample)
     rows: dict[tuple[str, str], list[Measurement]] = {}
     errors: list[Exception] = []
@@ -194,10 +195,11 @@ def interventions_in(
         return [Measurement(theory, "intervention", intervention.name, None, reason=reason, model=name)]
 
     for theory, intervention in chosen:
+        if no_attention is not None:
+            rows[theory.name, intervention.name] = missing(theory.name, intervention, no_attention)
+            continue
         progress(f"{theory.name}: {intervention.name}")
         try:
-            if reason:
-                raise NoAttention(reason)
             applied.append(
                 apply_intervention(whole, halves, theory.name, intervention, limits=limits, seed=seed)
             )

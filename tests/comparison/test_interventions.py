@@ -208,7 +208,7 @@ def test_a_written_induction_head_loses_exactly_its_bigram():
     assert value(result, NEXT, UNCHANGED) == pytest.approx(with_head, abs=1e-4)
     assert value(result, NEXT, CHANGED) == pytest.approx(math.log(40), abs=1e-4)
     assert row.value == pytest.approx(math.log(40) - with_head, abs=1e-4)
-    heads, directions = row.nulls
+    directions, heads = row.nulls
     assert heads.kind == "as much of as many other heads, of the same layers if possible"
     assert (row.side, len(heads.draws), heads.p(row.value, ">=")) == (">=", 19, 0.05)
     # the other heads of the layer add a constant to all logits

@@ -177,7 +177,7 @@ def test_a_loud_idle_head_is_no_match_for_a_quiet_induction_head():
     row = effect(tt.intervene(model, ids(), INDUCTION, draws=19), NEXT)
     whole = math.log(1 + 39 * math.exp(-10))
     assert row.value == pytest.approx(math.log(40) - whole, abs=1e-4)
-    heads, _ = row.nulls
+    _, heads = row.nulls
     assert (len(heads.draws), heads.p(row.value, ">=")) == (19, 0.05)
     made = repeated({"vocabulary": 40, "length": 40}, generator())
     # the random half of the blocks that does not choose the heads

@@ -9,14 +9,15 @@ to zero, and the loss is that of the second block, where the first one can be co
 The same heads are removed on the text of the caller as well, where they lower the loss of ids late in a
 sequence: the in-context score is the loss of its last quarter less that of the first one.
 
-The first control removes as much of as many other heads of the same layers; where a layer has too few, heads
-of other layers take their place. A head h in place of g keeps
+The first control adds vectors as long as those of the chosen heads in random directions to their outputs. The
+second one removes as much of as many other heads of the same layers; where a layer has too few, heads of
+other layers take their place. There are seldom 99 such choices, so that their range decides. A head h in
+place of g keeps
 
 .. math:: \Bigl(1 - \frac{r_g}{r_h}\Bigr) A_h V_h, \qquad r_h = \sqrt{\operatorname{mean} |A_h V_h|^2},
 
 with the mean over the queries of the second block: the stream loses vectors as long as those of the chosen
 head, before the output projection, and a quiet head is turned around. Heads that add nothing are not drawn.
-The second control adds vectors as long in random directions to the outputs of the chosen heads themselves.
 Source: :cite:t:`olsson2022incontext`.
 """
 
@@ -152,8 +153,8 @@ def repeated(limits: dict[str, int], generator: Generator) -> Inputs:
 
 
 CONTROLS = (
-    Control("as much of as many other heads, of the same layers if possible", structure=other_heads),
     Control("the same heads changed as much in random directions", random_direction),
+    Control("as much of as many other heads, of the same layers if possible", structure=other_heads),
 )
 INTERVENTIONS = (
     Intervention(

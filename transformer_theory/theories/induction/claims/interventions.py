@@ -15,7 +15,7 @@ from ....probes.intervene import Subject, apply_intervention, draw_controls
 from ....probes.sample import NEXT, Sample
 from ..circuits import AttentionOnly, Heads
 from ..heads import InductionHead
-from ..interventions import INTERVENTIONS, ChosenHeads, choose_heads, repeated
+from ..interventions import INTERVENTIONS, ChosenHeads, choose_heads
 
 OTHERS = 3  # further heads of each layer
 
@@ -128,13 +128,14 @@ def removed_head(generator: Generator, *, choose: Callable[[Any], ChosenHeads] =
     # the intervention makes its own inputs
     given = Subject(model, Sample(torch.zeros(1, 2 * length, dtype=torch.long), None, 64))
     applied = apply_intervention(given, None, "induction", intervention, limits=limits, seed=seed)
-    # the second control changes the head itself
-    one_of_others = replace(applied, intervention=replace(intervention, controls=intervention.controls[:1]))
+    # the first control changes the head itself
+    one_of_others = replace(applied, intervention=replace(intervention, controls=intervention.controls[1:]))
     ((drawing,),) = draw_controls([one_of_others], draws=OTHERS, seed=seed)
     before, after = (
         float(numbers[NEXT].mean()) for numbers in (applied.effects.unchanged, applied.effects.changed)
     )
-    scored = repeated(limits, torch.Generator().manual_seed(seed)).ids[1::2]
+    scored = applied.subject.sample.inputs
+    assert isinstance(scored, torch.Tensor)
     loss = float(_written_loss(scored, V, scale, factor).mean())
     errors = {
         "loss with the head": abs(before - loss),

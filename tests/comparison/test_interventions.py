@@ -24,6 +24,7 @@ from transformer_theory.probes.intervene import (
     Applied,
     Drawing,
     Subject,
+    affordable,
     apply_intervention,
     batch_size,
     draw_controls,
@@ -312,7 +313,6 @@ def test_controls_are_drawn_on_fewer_sequences_if_time_is_short():
     x, y = marked(400)
     result = tt.intervene(Marked(), x, KEPT, labels=y, minutes=0.01)
     row = effect(result, ACCURACY)
-    assert row.n == 400
     assert row.nulls[0].value is not None or len(row.nulls[0].draws) < 99
     again = tt.intervene(Marked(), x, KEPT, labels=y, minutes=0.01)
     assert effect(again, ACCURACY).value == row.value
@@ -455,6 +455,23 @@ def test_a_process_that_is_ended_is_said(monkeypatch):
         (row, *_) = rows_of(group[0].applied, group, "Marked")
         assert row.value is not None
         assert row.nulls[0].draws == ()
+
+
+def test_effects_are_measured_on_fewer_sequences_if_time_is_short():
+    class Slow(Marked):
+        def forward(self, x):
+            time.sleep(0.001 * len(x))
+            return super().forward(x)
+
+    x, y = marked(400)
+    sample = Sample(x, y, 20)
+    assert affordable(Slow(), sample, 10, 1000.0) is sample
+    # 10 passes at 2 ms take .02 s a sequence: .3 of 4 s suffice for 60 at most
+    some = affordable(Slow(), sample, 10, 4.0)
+    assert 16 <= len(some) <= 60
+    assert len(affordable(Slow(), sample, 10, 0.01)) == 16
+    row = effect(tt.intervene(Slow(), x, KEPT, labels=y, minutes=0.01), ACCURACY)
+    assert 16 <= row.n < 400
 
 
 def test_the_same_seed_gives_the_same_draws():

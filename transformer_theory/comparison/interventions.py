@@ -30,6 +30,7 @@ from ..probes.intervene import (
     MINUTES,
     Applied,
     Subject,
+    affordable,
     apply_intervention,
     batch_size,
     draw_controls,
@@ -184,6 +185,8 @@ def interventions_in(
         sample = Sample(data, targets, batch_size(network, data))
     except (ValueError, RuntimeError) as error:
         sample, no_attention = Sample(data, targets, 1), error
+    if no_attention is None and deadline < math.inf:
+        sample = affordable(network, sample, len(chosen), deadline - time.monotonic())
     whole, halves = Subject(network, sample), halves_of(network, sample)
     rows: dict[tuple[str, str], list[Measurement]] = {}
     errors: list[Exception] = []

@@ -126,7 +126,8 @@ def interventions_of(
     """Measures the interventions of theories in a trained network, on validation samples; those that make
     ids as inputs are left out.
     """
-    chosen = [(theory, one) for theory in theories for one in theory.interventions if one.inputs is None]
+    of_networks = [theory for theory in theories if theory.in_networks is not None]
+    chosen = [(theory, one) for theory in of_networks for one in theory.interventions if one.inputs is None]
     samples = samples[:CHANGED_SEQUENCES]
     listeners.progress(f"{name}: {counted(len(chosen), 'intervention')} (seed {seed})")
     rows, _ = interventions_in(

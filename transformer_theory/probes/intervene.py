@@ -45,6 +45,8 @@ BATCH = 64  # largest number of sequences per forward pass
 ENTRIES = 2**23  # largest number of weights of one attention, or of outputs, in a forward pass
 FEWEST = 8  # sequences on which controls are drawn at least, if there are as many
 SHARE = 0.8  # of the time that is left, for which draws are planned
+FOR_EFFECTS = 0.3  # of the time, for the effects of the changes themselves
+CHANGED_PASS = 2.0  # times the duration of a pass, that of a changed one
 SMALL = 0.05  # seconds; whether a pass takes less
 REPEATS = 20  # attempts for each new structure of a control
 UNCHANGED, CHANGED = "unchanged", "changed"
@@ -193,6 +195,26 @@ def batch_size(model: nn.Module, inputs: Inputs) -> int:
         outputs = logits_of(run(model, selected(inputs, slice(1))))
     largest = max(largest, 1 if outputs is None else outputs.numel())
     return max(2, min(BATCH, ENTRIES // largest))
+
+
+def affordable(model: nn.Module, sample: Sample, passes: int, seconds: float) -> Sample:
+    """Returns as many of the sequences as leave most of the time for draws, :data:`FEWEST` pairs at least.
+
+    Args:
+        model: the network.
+        sample: inputs.
+        passes: number of changed passes over all of them.
+        seconds: the time.
+    """
+    few = sample.part(torch.arange(min(len(sample), FEWEST)))
+    begun = time.monotonic()
+    Subject(model, few).unchanged  # noqa: B018  one pass
+    of_sequence = CHANGED_PASS * (time.monotonic() - begun) / len(few)
+    n = int(FOR_EFFECTS * seconds / (of_sequence * passes))
+    if n >= len(sample):
+        return sample
+    order = torch.randperm(len(sample), generator=fixed_generator())
+    return sample.part(order[: max(n, 2 * FEWEST)].sort().values)
 
 
 @dataclass(frozen=True)

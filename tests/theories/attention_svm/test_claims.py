@@ -12,6 +12,7 @@ from transformer_theory.core.measurement import judge
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories import attention_svm
 from transformer_theory.theories.attention_svm.claims import (
+    common,
     definitions,
     descent,
     factors,
@@ -61,7 +62,7 @@ def test_a_large_distance_that_still_falls_is_inconclusive(before, after, done, 
         (graph, "graph-direction"),
         (joint, "joint-tight"),
         (steps, "mirror-descent"),
-        (descent, "global-direction"),
+        (common, "global-direction"),
         (paths, "regularisation-path"),
     ],
 )

@@ -31,7 +31,8 @@ MEANING = (
     "\u201cKept\u201d: the theory says that the outputs lose less than by random changes; "
     "\u201cbroken\u201d: that they lose more"
 )
-WIDTH, LABEL, ROW, HEAD, FOOT = 7.2, 2.15, 0.27, 0.42, 0.66  # inches
+WIDTH, LABEL, ROW, HEAD, FOOT = 7.2, 2.15, 0.27, 0.3, 0.66  # inches
+LETTER, LINE = 0.068, 0.12  # width of a letter and height of a line of a title, inches
 
 
 def section(results: Iterable[Result], theories: Sequence[Theory]) -> dict[str, Any] | None:
@@ -102,9 +103,11 @@ def picture(found: Mapping[str, Sequence[Judged]], theories: Sequence[Theory]) -
     rows = sorted(seen, key=lambda row: order.get(row[0], len(order)))
     if not rows:
         return None
-    height = HEAD + ROW * len(rows) + FOOT
-    figure = blank(WIDTH, height)
     width = (WIDTH - LABEL) / len(found)
+    titles = {name: textwrap.fill(plain(name), max(8, int(width / LETTER))) for name in found}
+    head = HEAD + LINE * max(title.count("\n") for title in titles.values())
+    height = head + ROW * len(rows) + FOOT
+    figure = blank(WIDTH, height)
     for number, (name, own) in enumerate(found.items()):
         left = LABEL + width * number
         ax = figure.add_axes(
@@ -116,7 +119,7 @@ def picture(found: Mapping[str, Sequence[Judged]], theories: Sequence[Theory]) -
             )
         )
         _panel(ax, own, rows)
-        ax.set_title(textwrap.fill(plain(name), 24), fontsize=7, color=INK, pad=4)
+        ax.set_title(titles[name], fontsize=7, color=INK, pad=4)
         if number == 0:
             for place, (theory, quantity) in enumerate(rows):
                 lines = textwrap.fill(plain(quantity), 40)

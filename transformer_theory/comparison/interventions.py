@@ -41,7 +41,7 @@ from ..probes.main_input import main_input
 from ..probes.passes import Inputs, count, selected
 from ..probes.sample import Sample
 from ..theories import choose, list_theories
-from .checks import are_ids, check_weights, first_pass, limits_of_ids
+from .checks import are_ids, are_of_classes, check_weights, first_pass, limits_of_ids
 
 SAMPLES, SEQUENCES = 512, 64  # largest number of images and of sequences of ids, if the user names none
 NO_OUTPUTS = "{} must return a tensor of outputs to be measured, got none"
@@ -318,7 +318,7 @@ def scored(
     outputs = first_pass(user, data)
     if outputs is None or not outputs.ndim:
         raise ValueError(NO_OUTPUTS.format(user.name))
-    if labels is not None and outputs.ndim == 2 and 0 <= int(labels.max()) < outputs.shape[1]:
+    if labels is not None and are_of_classes(outputs, labels):
         return data, labels.cpu()
     main = main_input(user.network, data, special_ids=special_ids) if limits else ""
     if isinstance(main, str):

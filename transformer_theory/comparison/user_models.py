@@ -45,7 +45,7 @@ from ..probes.paired import differences
 from ..probes.passes import Inputs, batches, count, run, selected
 from ..probes.token_masks import special_numbers
 from ..theories import choose
-from .checks import are_ids, check_weights, checked_other, first_pass, limits_of_ids
+from .checks import are_ids, are_of_classes, check_weights, checked_other, first_pass, limits_of_ids
 from .interventions import Names, chosen_interventions, interventions_in, scored
 
 # sequences of ids, whose nulls cost most; images and tokens, fewer for a network above SMALL
@@ -404,12 +404,7 @@ def label_settings(
         outputs: outputs of the network for some sequences, or None.
     """
     settings: dict[str, Any] = {"labels": 0 if labels is None else len(labels[labels >= 0].unique())}
-    if (
-        labels is not None
-        and outputs is not None
-        and outputs.ndim == 2
-        and 0 <= int(labels.max()) < outputs.shape[1]
-    ):
+    if labels is not None and are_of_classes(outputs, labels):
         settings["right"] = _right(network, data, labels)
     return settings
 

@@ -348,13 +348,13 @@ def own_generator(passed: Attended | BlockPass) -> Generator:
     return Generator(passed.generator.device).manual_seed(seed)
 
 
-def random_steps(
-    lengths: Float[Tensor, "*rows 1"], dim: int, generator: Generator
+def moved_at_random(
+    x: Float[Tensor, "*rows dim"], steps: Float[Tensor, "*rows dim"], generator: Generator
 ) -> Float[Tensor, "*rows dim"]:
-    """Draws vectors of these lengths in random directions."""
-    size = (*lengths.shape[:-1], dim)
-    noise = torch.randn(size, generator=generator, device=lengths.device, dtype=lengths.dtype)
-    return lengths * functional.normalize(noise, dim=-1)
+    """Moves vectors as far as the steps would, in random directions."""
+    noise = torch.randn(steps.shape, generator=generator, device=steps.device, dtype=steps.dtype)
+    lengths = torch.linalg.vector_norm(steps, dim=-1, keepdim=True)
+    return x + lengths * functional.normalize(noise, dim=-1)
 
 
 # rows of weights

@@ -43,13 +43,14 @@ def section(results: Iterable[Result], theories: Sequence[Theory]) -> dict[str, 
     if not found:
         return None
     networks = grouped(found, lambda each: each.row.model)
-    drawn = inline(
-        lambda: picture(networks, theories),
-        "interventions",
-        "Effects of interventions beside those of matched random changes, network by network",
-    )
+    drawn = None
+    if any(each.row.value is not None for each in found):
+        drawn = inline(
+            lambda: picture(networks, theories),
+            "interventions",
+            "Effects of interventions beside those of matched random changes, network by network",
+        )
     tests = sum(each.q is not None for each in found)
-    drawn = drawn if any(each.row.value is not None for each in found) else None
     return {
         "statements": sentences(found, theories),
         "figure": drawn,
@@ -66,10 +67,8 @@ def sentences(found: Sequence[Judged], theories: Sequence[Theory]) -> list[tuple
     by_theory = grouped(beyond, lambda each: each.row.theory)
     said = []
     for theory in theories:
-        own = [
-            each for each in by_theory.get(theory.name, ()) if each.outcome in ("as predicted", "opposite")
-        ]
         parts = []
+        own = by_theory.get(theory.name, ())
         for quantity, same in grouped(own, lambda each: each.row.quantity).items():
             effects = "; ".join(_effect(each, several) for each in same)
             parts.append(f"{quantity}: {effects}")

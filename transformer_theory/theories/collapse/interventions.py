@@ -8,9 +8,7 @@ The control moves each token as far, by half of its length, in a random directio
 :cite:t:`dong2021attention`.
 """
 
-import torch
-
-from ...core.intervention import BlockPass, Control, Intervention, random_steps
+from ...core.intervention import BlockPass, Control, Intervention, moved_at_random
 from ...core.sources import Source
 
 SCALE = 0.5  # of every skip connection
@@ -23,8 +21,8 @@ def scaled_skip(block: BlockPass) -> BlockPass:
 
 def random_direction(block: BlockPass) -> BlockPass:
     """Moves each token as far, in a random direction."""
-    lengths = (1 - SCALE) * torch.linalg.vector_norm(block.tokens, dim=-1, keepdim=True)
-    return block.with_output(block.output + random_steps(lengths, block.tokens.shape[-1], block.generator))
+    steps = (1 - SCALE) * block.tokens
+    return block.with_output(moved_at_random(block.output, steps, block.generator))
 
 
 INTERVENTIONS = (

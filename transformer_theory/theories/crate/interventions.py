@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.intervention import Attended, BlockPass, Control, Intervention, own_generator, random_steps
+from ...core.intervention import Attended, BlockPass, Control, Intervention, moved_at_random, own_generator
 from ...core.sources import Source
 from ...models.crate import Ista, OvercompleteIsta
 
@@ -107,8 +107,7 @@ def without_thresholds(block: BlockPass) -> BlockPass:
 def random_directions(block: BlockPass) -> BlockPass:
     """Moves each token as far as :func:`without_thresholds`, in a random direction."""
     change = without_thresholds(block).output - block.output
-    lengths = torch.linalg.vector_norm(change, dim=-1, keepdim=True)
-    return block.with_output(block.output + random_steps(lengths, change.shape[-1], block.generator))
+    return block.with_output(moved_at_random(block.output, change, block.generator))
 
 
 def descended(

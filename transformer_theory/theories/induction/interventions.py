@@ -28,7 +28,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from ...core.intervention import Attended, Control, Inputs, Intervention, random_steps
+from ...core.intervention import Attended, Control, Inputs, Intervention, moved_at_random
 from ...core.sources import Source
 from .scores import PREFIX, SCORES, block_length, draw_blocks, score_weights
 
@@ -120,8 +120,7 @@ def random_direction(attended: Attended) -> Attended:
     if shares is None:
         return attended
     outputs = _outputs(attended)
-    lengths = shares * outputs.norm(dim=-1, keepdim=True)
-    return attended.with_output(outputs + random_steps(lengths, outputs.shape[-1], attended.generator))
+    return attended.with_output(moved_at_random(outputs, shares * outputs, attended.generator))
 
 
 def _outputs(attended: Attended) -> Float[Tensor, "windows heads q value_dim"]:

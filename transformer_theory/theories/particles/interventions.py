@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.intervention import BlockPass, Control, Intervention, Projected, own_generator, random_steps
+from ...core.intervention import BlockPass, Control, Intervention, Projected, moved_at_random, own_generator
 from ...core.sources import Source
 
 
@@ -31,8 +31,7 @@ def twice(block: BlockPass) -> BlockPass:
 def random_step(block: BlockPass) -> BlockPass:
     """Moves each token as far as the second step of the block, in a random direction."""
     output = block.output
-    lengths = torch.linalg.vector_norm(block.again(output) - output, dim=-1, keepdim=True)
-    return block.with_output(output + random_steps(lengths, output.shape[-1], block.generator))
+    return block.with_output(moved_at_random(output, block.again(output) - output, block.generator))
 
 
 def tokens_as_values(attention: Projected) -> Projected:

@@ -9,9 +9,7 @@ network that reads contexts must be misled by it more than by an uninformative d
 
 from dataclasses import replace
 
-import torch
-
-from ...core.intervention import Attended, Control, Intervention, random_steps
+from ...core.intervention import Attended, Control, Intervention, moved_at_random
 from ...core.sources import Source
 
 
@@ -25,8 +23,7 @@ def other_context(attended: Attended) -> Attended:
 def random_direction(attended: Attended) -> Attended:
     """Moves the output of each query as far as :func:`other_context` does, in a random direction."""
     own = attended.weights @ attended.value.to(attended.weights.dtype)
-    lengths = torch.linalg.vector_norm(attended.of_next(own) - own, dim=-1, keepdim=True)
-    return attended.with_output(own + random_steps(lengths, own.shape[-1], attended.generator))
+    return attended.with_output(moved_at_random(own, attended.of_next(own) - own, attended.generator))
 
 
 INTERVENTIONS = (

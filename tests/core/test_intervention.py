@@ -10,6 +10,7 @@ from transformer_theory.core.intervention import (
     Intervention,
     at_random,
     in_every_row,
+    largest,
     largest_mass,
     normalised,
     random_order,
@@ -57,6 +58,35 @@ def test_allowed_keys_come_first_in_a_random_order():
     order = random_order(attended(torch.zeros(50, 4), mask))[0, 0]
     assert {tuple(sorted(row[:2])) for row in order.tolist()} == {(1, 2)}
     assert {tuple(row[:2]) for row in order.tolist()} == {(1, 2), (2, 1)}
+
+
+@pytest.mark.parametrize("keys", [1, 2, 3, 17, 300, 5000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_largest_weights_are_those_of_a_stable_order(keys, dtype):
+    generator = torch.Generator().manual_seed(keys)
+    weights = torch.rand(2, 2, 5, keys, generator=generator, dtype=dtype)
+    weights *= torch.rand(weights.shape, generator=generator) < 0.7
+    if keys < 300:
+        weights = (weights * 8).round() / 8  # equal ones
+    counts = torch.randint(0, keys + 1, weights.shape[:-1], generator=generator)
+    rank = weights.argsort(dim=-1, descending=True, stable=True).argsort(-1)
+    assert torch.equal(largest(weights, counts), rank < counts[..., None])
+    values, order = weights.sort(dim=-1, descending=True, stable=True)
+    keep = (values.cumsum(-1) - values < 0.9 * weights.sum(-1, keepdim=True)) & (values > 0)
+    assert torch.equal(largest_mass(weights, 0.9), torch.zeros_like(keep).scatter(-1, order, keep))
+
+
+@pytest.mark.parametrize("keys", [1, 4, 257, 2500])  # the order of more than 2048 keys needs 64 bits
+def test_an_order_has_every_key_once_and_all_are_equally_likely(keys):
+    at = attended(torch.zeros(100, keys), [[True] * keys] * 100)
+    order = random_order(at)[0, 0]
+    assert torch.equal(order.sort(1).values, torch.arange(keys).expand(100, keys))
+    middle = (keys - 1) / 2
+    error = ((keys**2 - 1) / 12 / 100) ** 0.5  # of the mean of 100 uniform keys
+    assert float((order.double().mean(0) - middle).abs().max()) <= 4.5 * error
+    new = in_every_row(at, torch.arange(keys).float().expand(1, 1, 100, keys))
+    assert torch.equal(new[0, 0].sort(1).values, torch.arange(keys).float().expand(100, keys))
+    assert keys == 1 or len({tuple(row) for row in new[0, 0].tolist()}) > 15
 
 
 def test_weights_are_permuted_among_the_allowed_keys_of_their_row():

@@ -17,6 +17,7 @@ from transformer_theory.core.intervention import BlockPass, NotChanged
 from transformer_theory.models import ViT
 from transformer_theory.probes import probe
 from transformer_theory.probes.changed_pass import changed_attention, check_changed
+from transformer_theory.probes.intervene import EXCHANGES
 from transformer_theory.theories.bottleneck import interventions as bottleneck
 from transformer_theory.theories.joma import interventions as joma
 from transformer_theory.theories.rate_reduction import interventions as rate_reduction
@@ -238,7 +239,7 @@ def rows_of(model: nn.Module) -> dict[tuple, tuple]:
 def test_interventions_in_wrapped_networks_have_the_rows_of_the_plain_one():
     expected = rows_of(vit())
     effects = {key: row for key, row in expected.items() if ("measure", "accuracy") in key[2]}
-    assert {len(draws) for _, nulls, _ in effects.values() for draws in nulls} == {2}
+    assert {len(draws) for _, nulls, _ in effects.values() for draws in nulls} == {EXCHANGES}
     assert any(value < 0 for value, *_ in effects.values())
     for wrap in (WRAPPERS["compiled"], nn.Module.train):
         assert rows_of(wrap(vit())) == expected

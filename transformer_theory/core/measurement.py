@@ -7,7 +7,7 @@ A quantity is a name; everything else has its own column. Notes are for people: 
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -148,12 +148,15 @@ class Null:
             of them; None: the value of the row is compared with the draws.
         stopped: whether there are fewer draws than planned because no test could succeed any more. They give
             a p-value, however few they are.
+        center: what the draws lie about, if it is known better than from them, as the mean effect of random
+            changes from whose exchanges they are; None: their median.
     """
 
     kind: str
     draws: tuple[float, ...]
     value: float | None = None
     stopped: bool = False
+    center: float | None = None
 
     def __post_init__(self):
         object.__setattr__(
@@ -169,6 +172,7 @@ class Null:
         """Returns the null as JSON values."""
         own: dict[str, Any] = {} if self.value is None else {"value": self.value}
         own |= {"stopped": True} if self.stopped else {}
+        own |= {} if self.center is None else {"center": self.center}
         return {"kind": self.kind, "draws": list(self.draws), **own}
 
     @property
@@ -183,7 +187,9 @@ class Null:
 
     @property
     def median(self) -> float:
-        """The median draw; NaN without draws."""
+        """The median draw, or the center if there is one; NaN without draws."""
+        if self.center is not None:
+            return self.center
         return statistics.median(self.draws) if self.draws else math.nan
 
     @property
@@ -203,10 +209,14 @@ class Null:
         if not known or count < len(nulls) or len({(null.kind, len(null.draws)) for null in known}) > 1:
             return None
         draws = tuple(sum(draws) / count for draws in zip(*(null.draws for null in known)))
-        values = [null.value for null in known if null.value is not None]
-        value = float(np.mean(values)) if len(values) == count else None
+
+        def mean(numbers: Iterable[float | None]) -> float | None:
+            found = [number for number in numbers if number is not None]
+            return float(np.mean(found)) if len(found) == count else None
+
+        value, center = mean(null.value for null in known), mean(null.center for null in known)
         # that no test of a seed could succeed says nothing about the mean
-        return cls(known[0].kind, draws, value, count == 1 and known[0].stopped)
+        return cls(known[0].kind, draws, value, count == 1 and known[0].stopped, center)
 
     @classmethod
     def means_of(cls, rows: "Sequence[Measurement]") -> "tuple[Null, ...]":
@@ -477,7 +487,13 @@ class Measurement:
         columns = dict(row)
         stored = [columns.pop("null", None), *columns.pop("further_nulls", ())]
         columns["nulls"] = tuple(
-            Null(null["kind"], tuple(null["draws"]), null.get("value"), null.get("stopped", False))
+            Null(
+                null["kind"],
+                tuple(null["draws"]),
+                null.get("value"),
+                null.get("stopped", False),
+                null.get("center"),
+            )
             for null in stored
             if null
         )

@@ -4,9 +4,12 @@ A measure gives each sequence a number m (:mod:`.sample`). The effect is the mea
 
 .. math:: \Delta = \frac1n \sum_i \bigl( m_i(\text{changed}) - m_i(\text{unchanged}) \bigr),
 
-with Student's interval over sequences. Draw j of a control is the same mean for its j-th random change; the
-p-value of :math:`\Delta` is its rank among them, on the side that the theory predicts: less loss than matched
-changes cause if the structure is kept, more if it is broken. If an intervention has a baseline of effect
+with Student's interval over sequences. The p-value of :math:`\Delta` is its rank among means for matched
+random changes, on the side that the theory predicts: less loss than they cause if the structure is kept, more
+if it is broken. A control that is one change of the network, such as other heads, gives such a mean per draw.
+Most controls draw for every sequence anew, such as other keys. Then a few draws suffice, and the means are
+those after exchanges of the change with its random ones within each sequence (:func:`exchanged`). If an
+intervention has a baseline of effect
 :math:`\Delta_0`, such as uniform weights, a note has the recovered share :math:`1 - \Delta / \Delta_0`. A
 network that is no better than a constant output has nothing to lose: its effects are not tested.
 """
@@ -25,7 +28,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..core.allocator import give_back_freed_memory
@@ -43,12 +46,13 @@ from .sample import Measure, Sample, at_chance
 MINUTES = 5.0  # time of all interventions in a network, if the user names none
 BATCH = 64  # largest number of sequences per forward pass
 ENTRIES = 2**23  # largest number of weights of one attention, or of outputs, in a forward pass
-FEWEST = 8  # sequences on which controls are drawn at least, if there are as many
+FEWEST = 4  # sequences on which controls are drawn at least, if there are as many
 SHARE = 0.8  # of the time that is left, for which draws are planned
 FOR_EFFECTS = 0.3  # of the time, for the effects of the changes themselves
 CHANGED_PASS = 2.0  # times the duration of a pass, that of a changed one
 SMALL = 0.05  # seconds; whether a pass takes less
 REPEATS = 20  # attempts for each new structure of a control
+EXCHANGES = 499  # with them one finding among 25 tests is possible
 UNCHANGED, CHANGED = "unchanged", "changed"
 MEASURE = "measure"
 """Coordinate of a row: what the intervention changes."""
@@ -60,6 +64,7 @@ NO_IDS = "the intervention needs a causal language model, which returns logits f
 PAIRED = "over samples, paired"
 NO_OTHER = "there is no other structure of this size"
 HOPELESS = "no test can succeed any more"
+OVER = "the time was over"
 ENDED = "a process was ended from outside, as the system does if memory is short; measure fewer sequences"
 
 
@@ -99,12 +104,17 @@ class Subject:
         with evaluation(self.model):
             return self._numbers(None)
 
+    def places(self, n: int) -> Int[Tensor, " chosen"]:
+        """Returns the places of n of the sequences, drawn at random; fewer are among more."""
+        if n >= len(self.sample):
+            return torch.arange(len(self.sample))
+        return torch.randperm(len(self.sample), generator=fixed_generator())[:n].sort().values
+
     def on_some(self, n: int) -> "Subject":
-        """Returns the network on n of its sequences, drawn at random; fewer are among more."""
+        """Returns the network on n of its sequences, see :meth:`places`."""
         if n >= len(self.sample):
             return self
-        order = torch.randperm(len(self.sample), generator=fixed_generator())
-        which = order[:n].sort().values
+        which = self.places(n)
         some = Subject(self.model, self.sample.part(which))
         some.measures = self.measures
         some._own = self._own[0][which], {name: numbers[which] for name, numbers in self.unchanged.items()}
@@ -254,8 +264,7 @@ class Drawing:
         structures: structure of each draw that is planned.
         seed: seed of the draws.
         n: number of sequences of the draws.
-        own: the mean effect of the intervention on these sequences by the name of the measure.
-        drawn: the mean effects of each draw.
+        drawn: for each draw the differences of each sequence by the name of the measure, ``[n]``.
         nothing: number of draws that changed nothing, bit for bit.
         stopped: why there are fewer draws than planned; empty if there are all.
         error: why there is no control; None if there is one.
@@ -266,56 +275,102 @@ class Drawing:
     structures: list[Any]
     seed: int
     n: int
-    own: dict[str, float] = field(default_factory=dict)
-    drawn: list[dict[str, float]] = field(default_factory=list)
+    drawn: list[dict[str, Float[Tensor, " n"]]] = field(default_factory=list)
     nothing: int = 0
     stopped: str = ""
     error: ValueError | RuntimeError | None = None
 
-    def draw(self, number: int, n: int) -> dict[str, float] | None:
-        """Returns the mean effects of one draw on n sequences; None if it changed nothing.
+    @property
+    def differences(self) -> dict[str, Float[Tensor, " n"]]:
+        """The effects of the intervention on the sequences of the draws by the name of the measure."""
+        which = self.applied.subject.places(self.n)
+        return {
+            each.name: self.applied.effects.difference(each.name)[which]
+            for each in self.applied.subject.measures
+        }
+
+    def draw(self, number: int, n: int) -> dict[str, Float[np.ndarray, " n"]] | None:
+        """Returns the effects of one draw on n sequences; None if it changed nothing.
 
         Args:
-            number: number of the draw, from 0; -1: the intervention itself.
+            number: number of the draw, from 0.
             n: number of sequences.
         """
         one, subject = self.applied.intervention, self.applied.subject.on_some(n)
-        itself = number < 0
         try:
             found = subject.effects(
-                one.change if itself else self.control.change or one.change,
-                one.name if itself else self.control.kind,
+                self.control.change or one.change,
+                self.control.kind,
                 site=one.site,
                 seed=self.seed + 1 + number,
-                structure=self.applied.structure if itself else self.structures[number],
+                structure=self.structures[number],
             )
         except NotChanged:
             return None
-        return {measure.name: float(found.difference(measure.name).mean()) for measure in subject.measures}
+        # a tensor would come from a forked process through a file of its own
+        return {measure.name: found.difference(measure.name).numpy() for measure in subject.measures}
 
-    def add(self, number: int, found: dict[str, float] | None) -> None:
-        """Adds the effects of a draw, or of the intervention itself; what changed nothing has none."""
-        effects = found or {measure.name: 0.0 for measure in self.applied.subject.measures}
-        if number < 0:
-            self.own = effects
-            return
-        self.drawn.append(effects)
+    def add(self, found: dict[str, Float[np.ndarray, " n"]] | None) -> None:
+        """Adds the effects of a draw; what changed nothing has none."""
+        nothing = {measure.name: np.zeros(self.n) for measure in self.applied.subject.measures}
+        effects = nothing if found is None else found
+        self.drawn.append({name: torch.from_numpy(each) for name, each in effects.items()})
         self.nothing += found is None
 
-    def means(self, measure: str) -> tuple[float, ...]:
-        """Returns the draws of one measure."""
-        return tuple(each[measure] for each in self.drawn)
+    def null(self, measure: str) -> Null:
+        """Returns the null of the mean effect on one measure: the means of the draws, or, if every sequence
+        has draws of its own, means after exchanges (:func:`exchanged`).
+        """
+        own, kind = self.differences[measure], self.control.kind
+        if not self.drawn:
+            return Null(kind, ())
+        drawn = [each[measure] for each in self.drawn]
+        if self.control.is_of_sequences:
+            value, draws = exchanged(own, torch.stack(drawn))
+            return Null(kind, draws, value, center=float(torch.stack(drawn).mean()))
+        # the same sum as that of the row, so that equal effects are equal numbers
+        draws = tuple(float(each.mean()) for each in drawn)
+        return Null(kind, draws, float(own.mean()), self.stopped == HOPELESS)
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether further draws can give no finding on either side, see :func:`.can_still_decide`."""
+        """Whether further draws can give no finding on either side, see :func:`.can_still_decide`. Exchanges
+        are as many as they are with few draws of each sequence.
+        """
+        if self.control.is_of_sequences:
+            return False
         enough = 2 * LEVEL * (1 + len(self.structures))
         for measure in self.applied.tested:
-            draws = np.asarray(self.means(measure.name))
-            above, below = (draws >= self.own[measure.name]).sum(), (draws <= self.own[measure.name]).sum()
-            if min(above, below) + 1 < enough:
+            null = self.null(measure.name)
+            draws = np.asarray(null.draws)
+            if min((draws >= null.value).sum(), (draws <= null.value).sum()) + 1 < enough:
                 return False
         return True
+
+
+def exchanged(own: Float[Tensor, " n"], drawn: Float[Tensor, "draws n"]) -> tuple[float, tuple[float, ...]]:
+    r"""Returns the mean effect, and what it becomes if the change is no other than its random ones.
+
+    If the change of each sequence is exchangeable with the K random ones of the same sequence, independently
+    of all others, the difference between its effect and their mean keeps its distribution when one of the
+    K + 1 takes its part in each sequence. With P the sum of the effects of those that take it, O that of the
+    change itself and n sequences, the mean effect of the random ones plus this difference is
+
+    .. math:: \frac{(K + 1) P - O}{K n},
+
+    which is O / n for P = O. The test is exact with any K and n: K = 1 exchanges signs.
+
+    Args:
+        own: effect of the change on each sequence.
+        drawn: effects of the random changes.
+    """
+    K, n = drawn.shape
+    pool = torch.cat([own[None], drawn]).double()
+    picks = torch.randint(K + 1, (1 + EXCHANGES, n), generator=fixed_generator())
+    picks[0] = 0  # the sum that all others are compared with, in the same order of summation
+    sums = pool.gather(0, picks).sum(1)
+    draws = ((K + 1) * sums - sums[0]) / (K * n)
+    return float(draws[0]), tuple(draws[1:].tolist())
 
 
 def apply_intervention(
@@ -396,9 +451,9 @@ def draw_controls(
         applied: the interventions.
         draws: largest number of draws of each control.
         fewer: largest number of sequences on which controls are drawn. None: all.
-        deadline: time of ``time.monotonic()`` at which all draws should be done. Controls are drawn on fewer
-            sequences if they would take longer (:attr:`.Null.value` is the effect on them); after it no
-            control has a second draw.
+        deadline: time of ``time.monotonic()`` at which all draws should be done. If they would take longer,
+            controls of every sequence have fewer draws, then all are drawn on fewer sequences
+            (:attr:`.Null.value` is the effect on them); after it no control has a second draw.
         seed: seed of the draws.
         processes: number of forked processes that draw, on one thread each; 1: this one.
         progress: receives a line per step.
@@ -410,7 +465,7 @@ def draw_controls(
             Drawing(
                 each,
                 control,
-                _structures(control, each.structure, min(draws, control.draws), seed),
+                _structures(control, each.structure, min(draws, control.planned), seed),
                 seed,
                 min(len(each.subject.sample), fewer or len(each.subject.sample)),
             )
@@ -423,28 +478,28 @@ def draw_controls(
     every = [each for group in zip_longest(*found) for each in group if each is not None and each.structures]
     with one_thread() if processes > 1 else contextlib.nullcontext():
         costs = [(0.0, 0.0) if deadline == math.inf else _cost(each) for each in every]
-    begun: deque[tuple[Drawing, int, Callable[[], dict[str, float] | None]]] = deque()
+    begun: deque[tuple[Drawing, Callable[[], dict[str, np.ndarray] | None]]] = deque()
 
     def collect(left: int = 0) -> None:
         """Waits for draws in their order until no more than ``left`` are awaited."""
         while len(begun) > left:
-            drawing, number, result = begun.popleft()
+            drawing, result = begun.popleft()
             try:
-                drawing.add(number, result())
+                drawing.add(result())
             except BrokenExecutor:
                 drawing.stopped = ENDED
             except (ValueError, RuntimeError) as error:
                 drawing.error = error
 
-    def expected(which: int, n: int) -> float:
-        """Seconds that the draws of one control on n sequences are expected to take in one process."""
-        a, b = costs[which]
-        return (1 + len(every[which].structures)) * (a + b * min(n, every[which].n))
+    def expected(which: int, size: int) -> float:
+        """Seconds that the draws of one control are expected to take in one process, see :func:`_planned`."""
+        (a, b), (count, n) = costs[which], _planned(every[which], size)
+        return count * (a + b * n)
 
     if processes > 1:
         give_back_freed_memory()  # it would be that of every process
 
-    def drawn(task: tuple[int, int, int]) -> dict[str, float] | None:
+    def drawn(task: tuple[int, int, int]) -> dict[str, np.ndarray] | None:
         which, number, n = task
         return every[which].draw(number, n)
 
@@ -454,38 +509,51 @@ def draw_controls(
                 with contextlib.suppress(ValueError, RuntimeError):
                     result()
         started, done = time.monotonic(), 0.0
+        largest = max((len(each.structures) * each.n for each in every), default=1)
         for which, drawing in enumerate(every):
             now = time.monotonic()
             # how much longer draws took than expected, as beside other programs
             slower = max(1.0, processes * (now - started) / done) if done else 1.0
             left = SHARE * processes * (deadline - now) / slower
-            sizes = range(FEWEST, drawing.n + 1)
             remaining = range(which, len(every))
             fitting = bisect.bisect_right(
-                sizes, left, key=lambda n: sum(expected(each, n) for each in remaining)
+                range(1, largest + 1), left, key=lambda size: sum(expected(each, size) for each in remaining)
             )
-            drawing.n = min(drawing.n, FEWEST + max(0, fitting - 1))
-            for number in range(-1, len(drawing.structures)):
+            planned, drawing.n = _planned(drawing, max(1, fitting))
+            for number in range(planned):
                 if number >= RANGE_DRAWS and not (number + 1) % 10:
                     collect()
                     if not (drawing.stopped or drawing.error) and drawing.is_hopeless:
                         drawing.stopped = HOPELESS
                 if number > 0 and time.monotonic() > deadline:
-                    drawing.stopped = drawing.stopped or "the time was over"
+                    drawing.stopped = drawing.stopped or OVER
                 if drawing.stopped or drawing.error:
                     break
-                if number >= 0:
-                    progress(
-                        f"{drawing.applied.intervention.name}: {drawing.control.kind}, draw {number + 1}"
-                    )
-                begun.append((drawing, number, begin((which, number, drawing.n))))
+                progress(f"{drawing.applied.intervention.name}: {drawing.control.kind}, draw {number + 1}")
+                begun.append((drawing, begin((which, number, drawing.n))))
                 collect(processes if processes > 1 else 0)
             collect()
-            share = (1 + len(drawing.drawn)) / (1 + len(drawing.structures))
-            done += share * expected(which, drawing.n)
+            if planned < len(drawing.structures):
+                drawing.stopped = drawing.stopped or OVER
+            a, b = costs[which]
+            done += len(drawing.drawn) * (a + b * drawing.n)
             if drawing.drawn and drawing.nothing == len(drawing.drawn):
                 drawing.error = NotChanged(f"{drawing.control.kind} changed nothing, bit for bit")
     return found
+
+
+def _planned(drawing: Drawing, size: int) -> tuple[int, int]:
+    """Returns the number of draws of a control, and of their sequences, if it may run the network on about
+    ``size`` sequences in all.
+
+    If every sequence has draws of its own, more sequences say more than more draws: the difference between
+    the change and K random ones has a variance in proportion to (1 + 1 / K) / n.
+    """
+    draws, few = len(drawing.structures), min(drawing.n, FEWEST)
+    if not drawing.control.is_of_sequences:
+        return draws, min(drawing.n, max(few, size // draws))
+    n = min(drawing.n, max(few, size))
+    return min(draws, max(1, size // n)), n
 
 
 def _cost(drawing: Drawing) -> tuple[float, float]:
@@ -542,8 +610,8 @@ def rows_of(applied: Applied, drawings: Sequence[Drawing], name: str) -> list[Me
     for drawing in drawings:
         if drawing.error:
             raise drawing.error
-        whole, some = len(applied.subject.sample), drawing.n
-        said = [counted(len(drawing.drawn), "draw")] if len(drawing.drawn) < drawing.control.draws else []
+        whole, some, planned = len(applied.subject.sample), drawing.n, drawing.control.planned
+        said = [counted(len(drawing.drawn), "draw")] if len(drawing.drawn) < planned else []
         said += [f"on {some} of {counted(whole, 'sequence')}"] if some < whole else []
         if said:
             stopped = drawing.stopped or ("" if drawing.structures else NO_OTHER)
@@ -555,16 +623,7 @@ def rows_of(applied: Applied, drawings: Sequence[Drawing], name: str) -> list[Me
         for row in _rows(
             measure,
             applied,
-            tuple(
-                Null(
-                    each.control.kind,
-                    each.means(measure.name),
-                    None if each.n == len(applied.subject.sample) else each.own.get(measure.name),
-                    each.stopped == HOPELESS,
-                )
-                for each in drawings
-                if measure in applied.tested
-            ),
+            tuple(each.null(measure.name) for each in drawings if measure in applied.tested),
             name,
             notes,
         )

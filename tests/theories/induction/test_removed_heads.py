@@ -154,7 +154,7 @@ def test_two_induction_heads_stand_in_for_each_other():
     whole, half = (math.log(1 + 39 * math.exp(-logit)) for logit in (10, 5))
     assert value(result, NEXT, UNCHANGED) == pytest.approx(whole, abs=1e-4)
     assert value(result, NEXT, CHANGED) == pytest.approx(math.log(40), abs=1e-4)
-    assert effect(result, NEXT).nulls[0].p(effect(result, NEXT).value, ">=") == 0.05
+    assert effect(result, NEXT).nulls[0].p(effect(result, NEXT).value, ">=") == 1 / 500
     # without one of them the network loses a fifteenth as much
     made = repeated({"vocabulary": 40, "length": 40}, generator())
     with changed_attention(model, removed, structure=ChosenHeads({(1, 3): 1.0}, {})):
@@ -209,7 +209,9 @@ def test_the_in_context_score_of_the_text_by_hand():
     # without the heads all ids are equally likely, early and late
     assert value(result, SCORE, CHANGED) == pytest.approx(0.0, abs=1e-4)
     assert row.value == pytest.approx(-float(expected.mean()), rel=1e-4)
-    assert (row.side, row.nulls[0].p(row.value, ">="), row.nulls[1].p(row.value, ">=")) == (">=", 0.05, 0.05)
+    assert row.side == ">="
+    # eight sequences are exchanged with their random directions, other heads are drawn for all of them
+    assert [null.p(row.value, ">=") for null in row.nulls] == [1 / 500, 1 / 20]
     assert value(result, NEXT, UNCHANGED) == pytest.approx(float(losses.mean()), rel=1e-5)
 
 

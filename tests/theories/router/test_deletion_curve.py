@@ -85,10 +85,10 @@ def test_two_keys_with_the_same_are_found_by_the_curve_alone():
     assert null.kind == "as many keys removed in a random order"
     # both are among the first share s of the keys with probability about s^2, whose mean is .317
     assert null.median == pytest.approx(-0.75 * sum((k / 10) ** 2 for k in range(1, 10)) / 9, abs=0.06)
-    assert null.p(curve.value, "<=") == 0.05
+    assert null.p(curve.value, "<=") == 1 / 500
     # of the two keys, the last one in the order keeps a part of its weight
     assert weight.kind == "as much weight removed in a random order"
-    assert weight.p(curve.value, "<=") == 0.05
+    assert weight.p(curve.value, "<=") == 1 / 500
 
 
 def test_a_single_marked_key_is_found_beside_both_controls():
@@ -106,8 +106,8 @@ def test_a_single_marked_key_is_found_beside_both_controls():
         "as much weight of other keys removed",
     ]
     # other keys weigh e^-30, and all of them say less than the marked one
-    assert [null.draws for null in row.nulls] == [(0.0,) * 19] * 2
-    assert [null.p(row.value, "<=") for null in row.nulls] == [0.05] * 2
+    assert [null.median for null in row.nulls] == [0.0] * 2
+    assert [null.p(row.value, "<=") for null in row.nulls] == [1 / 500] * 2
 
 
 def test_one_key_stays():

@@ -47,7 +47,7 @@ def next_largest(attended: Attended) -> Attended:
     smaller = scores.masked_fill(scores == scores.amax(-1, keepdim=True), -torch.inf)
     count = smaller.isfinite().sum(-1, keepdim=True).clamp_max(NEXT)
     numbers = torch.rand(count.shape, generator=attended.generator, device=count.device)
-    order = smaller.sort(dim=-1, descending=True, stable=True).indices
+    order = smaller.topk(min(NEXT, smaller.shape[-1])).indices
     chosen = order.gather(-1, (numbers * count).long().clamp_max(order.shape[-1] - 1))
     one = torch.zeros_like(attended.weights).scatter(-1, chosen, 1.0)
     return attended.with_weights(torch.where(count > 0, one, sharper(attended, factor=math.inf).weights))

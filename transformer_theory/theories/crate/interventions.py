@@ -129,7 +129,7 @@ INTERVENTIONS = (
         name="attention replaced by the exact step",
         change=exact,
         predicts="kept",
-        controls=(Control("exact steps in rotated subspaces", rotated),),
+        controls=(Control("exact steps in rotated subspaces", rotated, is_common=True),),
         source=Source("yu2023white", status="own"),
     ),
     Intervention(

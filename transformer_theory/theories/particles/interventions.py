@@ -88,7 +88,7 @@ INTERVENTIONS = (
         name="tokens as the values of attention",
         change=tokens_as_values,
         predicts="kept",
-        controls=(Control("values through random orthogonal maps", rotated_values),),
+        controls=(Control("values through random orthogonal maps", rotated_values, is_common=True),),
         source=Source("geshkovski2025mathematical", status="own"),
         site="output",
     ),

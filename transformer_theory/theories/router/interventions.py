@@ -22,6 +22,7 @@ from ...core.intervention import (
     Control,
     Intervention,
     at_random,
+    largest,
     normalised,
     taken_at_random,
     tenths,
@@ -81,8 +82,7 @@ def heaviest_removed(attended: Attended) -> Attended:
 
 def _leading(attended: Attended) -> Bool[Tensor, "windows heads q k"]:
     """True for the heaviest keys of every query, the share of its sequence."""
-    rank = attended.weights.argsort(dim=-1, descending=True, stable=True).argsort(-1)
-    return rank < _counts(attended)[..., None]
+    return largest(attended.weights, _counts(attended))
 
 
 def random_removed(attended: Attended) -> Attended:

@@ -26,10 +26,10 @@ from transformer_theory.report.md import text
 from transformer_theory.theories import list_theories
 
 FOLDER = "interventions"
-DIGITS = 4  # significant digits of the draws that are kept
+DIGITS = 5  # significant digits of the draws that are kept
 SUMMARY = (
-    "The change of the first measure on the sequences of the draws, in brackets the median of the first "
-    "control on the same sequences, below it the adjusted p-value. Bold: as predicted; italic: opposite; "
+    "The change of the first measure on the sequences of the draws, in brackets that of the first control "
+    "on the same sequences, below it the adjusted p-value. Bold: as predicted; italic: opposite; "
     "a dash: the network has no place for the change, or the intervention needs another kind of network. "
     "Changes of agreement and accuracy are in per cent, those of losses in nats."
 )
@@ -90,7 +90,7 @@ def summary(judged: Mapping[str, Sequence[Judged]]) -> list[str]:
 
 
 def _cell(judged: Judged) -> str:
-    """Returns the effect, the median of the first control, and the adjusted p-value; bold as predicted,
+    """Returns the effect, that of the first control, and the adjusted p-value; bold as predicted,
     italic if opposite.
     """
     row = judged.row
@@ -110,17 +110,25 @@ def stored(docs: Path) -> list[Result]:
 
 
 def shortened(result: Result) -> Result:
-    """Returns a result with rounded draws."""
-    rows = [
-        replace(
-            row,
-            nulls=tuple(
-                replace(null, draws=tuple(float(f"{draw:.{DIGITS}g}") for draw in null.draws))
-                for null in row.nulls
-            ),
+    """Returns a result with rounded draws. The effects that are compared with them are rounded alike: a draw
+    that equals one still does.
+    """
+
+    def rounded(x: float) -> float:
+        return float(f"{x:.{DIGITS}g}")
+
+    rows = []
+    for row in result.table:
+        nulls = [null if row.value is None else null.with_value(row.value) for null in row.nulls]
+        short = tuple(
+            replace(
+                null,
+                draws=tuple(map(rounded, null.draws)),
+                value=None if null.value is None else rounded(null.value),
+            )
+            for null in nulls
         )
-        for row in result.table
-    ]
+        rows.append(replace(row, nulls=short))
     record = {"command": portable_command(result.provenance)} if "command" in result.provenance else {}
     return replace(result, table=Table(rows), provenance=result.provenance | record)
 

@@ -11,8 +11,9 @@ import torch
 from transformer_theory.core.intervention import NotChanged
 from transformer_theory.core.measurement import Null
 from transformer_theory.models import CRATE, ViT
-from transformer_theory.probes.intervene import EXCHANGES, Subject, apply_intervention, exchanged, halves_of
+from transformer_theory.probes.intervene import EXCHANGES, apply_intervention, exchanged
 from transformer_theory.probes.sample import LOSS, Sample
+from transformer_theory.probes.subject import Subject, halves_of
 from transformer_theory.theories import list_theories
 
 

@@ -312,7 +312,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     subparser.add_argument("--only", metavar="A,B", help=text)
     text = "largest number of sequences (default: 512 images or sequences of tokens, 64 of ids)"
     subparser.add_argument("--sequences", type=_count, metavar="N", help=text)
-    text = "largest number of matched random changes of each control (default: 99)"
+    text = "largest number of matched random changes of each control (default: 99, or 9 for every sequence)"
     subparser.add_argument("--draws", type=_count, metavar="N", help=text)
     text = "time in minutes: controls are drawn on as many sequences as it allows (default: 5)"
     subparser.add_argument("--minutes", type=_positive, metavar="M", help=text)

@@ -29,17 +29,14 @@ from ..probes.in_use import reserving
 from ..probes.intervene import (
     MINUTES,
     Applied,
-    Subject,
-    affordable,
     apply_intervention,
-    batch_size,
     draw_controls,
-    halves_of,
     rows_of,
 )
 from ..probes.main_input import main_input
 from ..probes.passes import Inputs, count, selected
 from ..probes.sample import Sample
+from ..probes.subject import Subject, affordable, batch_size, halves_of
 from ..theories import choose, list_theories
 from .checks import are_ids, are_of_classes, check_weights, first_pass, limits_of_ids
 
@@ -77,7 +74,8 @@ def intervene(
             the next-token loss of a causal language model, or the agreement of the outputs with those of the
             unchanged network.
         name: name of the network. None: the name of its type.
-        draws: largest number of draws of each control.
+        draws: largest number of draws of each control. It has 99 at most, and 9 if every sequence has draws
+            of its own (:class:`~..core.intervention.Control`).
         minutes: time of all interventions. Controls are drawn on fewer sequences, or fewer of them, if it
             does not suffice. None: :data:`~..probes.intervene.MINUTES`.
         device: device on which the network runs; it returns to its own. None: where the network is.
@@ -186,7 +184,8 @@ def interventions_in(
     except (ValueError, RuntimeError) as error:
         sample, no_attention = Sample(data, targets, 1), error
     if no_attention is None and deadline < math.inf:
-        sample = affordable(network, sample, len(chosen), deadline - time.monotonic())
+        possible = [one for _, one in chosen if one.inputs is None or limits]
+        sample = affordable(network, sample, len(possible), deadline - time.monotonic())
     whole, halves = Subject(network, sample), halves_of(network, sample)
     rows: dict[tuple[str, str], list[Measurement]] = {}
     errors: list[Exception] = []

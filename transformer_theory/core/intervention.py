@@ -94,6 +94,11 @@ class Attended:
         smallest = torch.finfo(self.weights.dtype).tiny
         return self.weights.clamp_min(smallest).log().masked_fill(~self.mask, -torch.inf)
 
+    @property
+    def output(self) -> Float[Tensor, "windows heads q value_dim"]:
+        """The product of weights and values."""
+        return self.weights @ self.value.to(self.weights.dtype)
+
     def with_weights(self, weights: Float[Tensor, "windows heads q n"]) -> "Attended":
         """Returns the attention with other weights."""
         return replace(self, weights=weights)
@@ -324,31 +329,6 @@ def of_last_block(read: Callable[[Callable[[BlockPass], None]], None]) -> list[B
 
     read(add)
     return found
-
-
-@dataclass(frozen=True)
-class Places:
-    """Places of tokens in a sequence: a structure.
-
-    Attributes:
-        places: the chosen ones.
-        others: those that may be drawn in their stead.
-        tokens: number of tokens of a sequence.
-    """
-
-    places: frozenset[int]
-    others: frozenset[int]
-    tokens: int
-
-
-def other_places(chosen: Places, generator: Generator) -> Places | None:
-    """Draws as many other places; None if there are too few."""
-    others = sorted(chosen.others)
-    if len(others) < len(chosen.places):
-        return None
-    order = torch.randperm(len(others), generator=generator)[: len(chosen.places)].tolist()
-    drawn = frozenset(others[index] for index in order)
-    return Places(drawn, (chosen.others | chosen.places) - drawn, chosen.tokens)
 
 
 def own_generator(passed: Attended | BlockPass) -> Generator:

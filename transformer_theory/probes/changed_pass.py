@@ -461,7 +461,7 @@ class ChangedAttention(TorchFunctionMode):
                 f"{self.layer}"
             )
         self.changed += 1
-        return back(new.weights @ new.value.to(new.weights.dtype))
+        return back(new.output)
 
     def _check_none_waits(self) -> None:
         if self.waiting is not None:
@@ -573,7 +573,7 @@ def _product_with_matrix(name: str, args: tuple, kwargs: dict) -> _Product | Non
 
 def _joined(attended: Attended) -> Float[Tensor, "windows q width"]:
     """Returns the products of weights and values of all heads, side by side."""
-    heads = attended.weights @ attended.value.to(attended.weights.dtype)
+    heads = attended.output
     return heads.transpose(1, 2).flatten(2)
 
 

@@ -19,37 +19,30 @@ import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor, nn
+from jaxtyping import Float
+from torch import Tensor
 
 from ..core.allocator import give_back_freed_memory
 from ..core.forked import forked
 from ..core.format import counted
-from ..core.intervention import Attended, Change, Control, Intervention, NotChanged, Site
+from ..core.intervention import Control, Intervention, NotChanged
 from ..core.measurement import Measurement, Null, Side
 from ..core.statistics import LEVEL, RANGE_DRAWS, clopper_pearson, fixed_generator, student_interval
 from ..core.threads import one_thread
-from .changed_pass import ChangedAttention, changed_attention, check_changed
-from .evaluation import evaluation, logits_of
-from .passes import Inputs, run, selected
 from .sample import Measure, Sample, at_chance
+from .subject import FEWEST, Effects, Subject, halves_of
 
 MINUTES = 5.0  # time of all interventions in a network, if the user names none
-BATCH = 64  # largest number of sequences per forward pass
-ENTRIES = 2**23  # largest number of weights of one attention, or of outputs, in a forward pass
-FEWEST = 4  # sequences on which controls are drawn at least, if there are as many
 SHARE = 0.8  # of the time that is left, for which draws are planned
-FOR_EFFECTS = 0.3  # of the time, for the effects of the changes themselves
-CHANGED_PASS = 2.0  # times the duration of a pass, that of a changed one
 SMALL = 0.05  # seconds; whether a pass takes less
 REPEATS = 20  # attempts for each new structure of a control
 EXCHANGES = 499  # with them one finding among 25 tests is possible
@@ -66,165 +59,6 @@ NO_OTHER = "there is no other structure of this size"
 HOPELESS = "no test can succeed any more"
 OVER = "the time was over"
 ENDED = "a process was ended from outside, as the system does if memory is short; measure fewer sequences"
-
-
-@dataclass(frozen=True)
-class Effects:
-    """Numbers of each sequence with and without a change, by the name of the measure, ``[n]``."""
-
-    unchanged: Mapping[str, Float[Tensor, " n"]]
-    changed: Mapping[str, Float[Tensor, " n"]]
-
-    def difference(self, name: str) -> Float[Tensor, " n"]:
-        """Returns the paired differences of one measure."""
-        return self.changed[name] - self.unchanged[name]
-
-
-class Subject:
-    """A network on inputs. Its unchanged outputs are computed once, when they are first needed.
-
-    Args:
-        model: the network.
-        sample: inputs.
-    """
-
-    def __init__(self, model: nn.Module, sample: Sample):
-        if sample.numbers is None:
-            sample = replace(sample, numbers=torch.arange(len(sample)))
-        self.model, self.sample, self.measures = model, sample, sample.measures()
-
-    @property
-    def unchanged(self) -> dict[str, Float[Tensor, " n"]]:
-        """Numbers of each sequence without a change, by the name of the measure."""
-        return self._own[1]
-
-    @cached_property
-    def _own(self) -> tuple[Tensor, dict[str, Float[Tensor, " n"]]]:
-        """The largest unchanged outputs, and the numbers of the unchanged network."""
-        with evaluation(self.model):
-            return self._numbers(None)
-
-    def places(self, n: int) -> Int[Tensor, " chosen"]:
-        """Returns the places of n of the sequences, drawn at random; fewer are among more."""
-        if n >= len(self.sample):
-            return torch.arange(len(self.sample))
-        return torch.randperm(len(self.sample), generator=fixed_generator())[:n].sort().values
-
-    def on_some(self, n: int) -> "Subject":
-        """Returns the network on n of its sequences, see :meth:`places`."""
-        if n >= len(self.sample):
-            return self
-        which = self.places(n)
-        some = Subject(self.model, self.sample.part(which))
-        some.measures = self.measures
-        some._own = self._own[0][which], {name: numbers[which] for name, numbers in self.unchanged.items()}
-        return some
-
-    def _batches(self) -> Iterator[Sample]:
-        # Batches of nearly equal size: some changes need another sequence of the batch.
-        n = len(self.sample)
-        for part in torch.arange(n).tensor_split(math.ceil(n / self.sample.batch)):
-            yield self.sample.part(part)
-
-    def _run(self, batch: Sample) -> Tensor:
-        outputs = logits_of(run(self.model, batch.inputs))
-        assert outputs is not None  # a first pass has shown that there are some
-        return outputs.cpu()
-
-    def _numbers(
-        self, unchanged: Tensor | None, changed: ChangedAttention | None = None
-    ) -> tuple[Tensor, dict[str, Float[Tensor, " n"]]]:
-        """Runs the network, and returns its largest outputs and its numbers.
-
-        Args:
-            unchanged: largest outputs of the unchanged network. None: this is the unchanged network.
-            changed: its changes, which receive the numbers of the sequences.
-        """
-        own: list[Tensor] = []
-        found: dict[str, list[Tensor]] = {measure.name: [] for measure in self.measures}
-        first = 0
-        for batch in self._batches():
-            if changed is not None:
-                changed.numbers = batch.numbers
-            outputs = self._run(batch)
-            own.append(outputs.argmax(-1))
-            reference = own[-1] if unchanged is None else unchanged[first : first + len(batch)]
-            for measure in self.measures:
-                found[measure.name].append(measure.of(outputs, batch.targets, reference))
-            first += len(batch)
-        return torch.cat(own), {name: torch.cat(parts) for name, parts in found.items()}
-
-    def effects(
-        self, change: Change, name: str, *, site: Site = "attention", seed: int = 0, structure: Any = None
-    ) -> Effects:
-        """Runs the network with changed attention, blocks or inputs.
-
-        Args:
-            change: the change.
-            name: what it is called in errors.
-            site: what is changed, see :class:`~..core.intervention.Intervention`.
-            seed, structure: see :func:`.changed_attention`.
-        Raises:
-            NotChanged: the change changed no weight, no value, no output and no input.
-        """
-        unchanged, numbers = self._own
-        with changed_attention(self.model, change, site=site, seed=seed, structure=structure) as changed:
-            _, after = self._numbers(unchanged, changed)
-        check_changed(changed, name)
-        return Effects(numbers, after)
-
-    def read(self, function: Callable[[Any], None], *, site: Site = "attention") -> None:
-        """Runs the unchanged network, and calls the function with what each attention or block computes, and
-        the classes of the sequences.
-        """
-
-        def reading(passed: Any) -> Any:
-            function(passed)
-            return passed
-
-        with changed_attention(self.model, reading, site=site) as changed:
-            for batch in self._batches():
-                of_tokens = batch.targets is not None and batch.targets.ndim > 1
-                changed.labels = None if of_tokens else batch.targets
-                changed.next_ids = batch.targets if of_tokens else None
-                self._run(batch)
-
-
-def batch_size(model: nn.Module, inputs: Inputs) -> int:
-    """Returns the number of sequences per forward pass, from the sizes of the attentions and the outputs of
-    one sequence; two at least, since some changes need another sequence.
-    """
-    largest = 1
-
-    def reading(attended: Attended) -> Attended:
-        nonlocal largest
-        largest = max(largest, attended.weights.numel())
-        return attended
-
-    with changed_attention(model, reading):
-        outputs = logits_of(run(model, selected(inputs, slice(1))))
-    largest = max(largest, 1 if outputs is None else outputs.numel())
-    return max(2, min(BATCH, ENTRIES // largest))
-
-
-def affordable(model: nn.Module, sample: Sample, passes: int, seconds: float) -> Sample:
-    """Returns as many of the sequences as leave most of the time for draws, :data:`FEWEST` pairs at least.
-
-    Args:
-        model: the network.
-        sample: inputs.
-        passes: number of changed passes over all of them.
-        seconds: the time.
-    """
-    few = sample.part(torch.arange(min(len(sample), FEWEST)))
-    begun = time.monotonic()
-    Subject(model, few).unchanged  # noqa: B018  one pass
-    of_sequence = CHANGED_PASS * (time.monotonic() - begun) / len(few)
-    n = int(FOR_EFFECTS * seconds / (of_sequence * passes))
-    if n >= len(sample):
-        return sample
-    order = torch.randperm(len(sample), generator=fixed_generator())
-    return sample.part(order[: max(n, 2 * FEWEST)].sort().values)
 
 
 @dataclass(frozen=True)
@@ -422,19 +256,6 @@ def apply_intervention(
     return Applied(theory, intervention, subject, structure, effects, baseline)
 
 
-def halves_of(model: nn.Module, sample: Sample) -> tuple[Subject, Subject] | None:
-    """Returns a network on a random half of the sequences, half of each class, and on the others; None if
-    there is one sequence. All calls for as many sequences draw the same half.
-    """
-    if len(sample) < 2:
-        return None
-    order = torch.randperm(len(sample), generator=fixed_generator())
-    if sample.targets is not None and sample.targets.ndim == 1:
-        order = order[sample.targets[order].argsort(stable=True)]  # every class is halved
-    first, second = (Subject(model, sample.part(part.sort().values)) for part in (order[::2], order[1::2]))
-    return first, second
-
-
 def draw_controls(
     applied: Sequence[Applied],
     *,
@@ -450,7 +271,8 @@ def draw_controls(
     Args:
         applied: the interventions.
         draws: largest number of draws of each control.
-        fewer: largest number of sequences on which controls are drawn. None: all.
+        fewer: largest number of sequences on which controls are drawn that are one change for all of them.
+            None: all.
         deadline: time of ``time.monotonic()`` at which all draws should be done. If they would take longer,
             controls of every sequence have fewer draws, then all are drawn on fewer sequences
             (:attr:`.Null.value` is the effect on them); after it no control has a second draw.
@@ -467,7 +289,9 @@ def draw_controls(
                 control,
                 _structures(control, each.structure, min(draws, control.planned), seed),
                 seed,
-                min(len(each.subject.sample), fewer or len(each.subject.sample)),
+                len(each.subject.sample)
+                if fewer is None or control.is_of_sequences
+                else min(len(each.subject.sample), fewer),
             )
             for control in each.intervention.controls
             if each.tested

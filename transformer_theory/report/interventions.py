@@ -1,9 +1,9 @@
 """Interventions in networks: sentences, a figure and a table.
 
-In the figure each network has a panel, each intervention a row. Grey bar: the range of the first control with
-its median; thin bar: a second control. Dot: the effect on the same sequences. Line: the interval over samples
-of the effect on all. A filled dot is as predicted; others are hollow, and a mark says why. Rows without an
-effect are empty.
+In the figure each network has a panel, each intervention a row. Grey bar: the range of the null of the first
+control, with its median or center; thin bar: a second control. Dot: the effect on the same sequences. Line:
+the interval over samples of the effect on all. A filled dot is as predicted; others are hollow, and a mark
+says why. Rows without an effect are empty.
 """
 
 import textwrap
@@ -133,7 +133,7 @@ def picture(found: Mapping[str, Sequence[Judged]], theories: Sequence[Theory]) -
                     linespacing=1.05,
                 )
     words = (
-        "Change of the measure. Grey: range of matched random changes, with median; thin: a second control. "
+        "Change of the measure. Grey: what matched random changes do, and its range; thin: a second control. "
         "Dot: the named change; filled: as predicted. "
         + ", ".join(f"{mark.strip()} {meaning}" for mark, meaning in MARKS.values())
     )

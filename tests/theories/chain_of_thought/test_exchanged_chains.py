@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from tests.theories.test_changes_by_hand import generator
 from transformer_theory.core.intervention import InputPass, Inputs, NotChanged
 from transformer_theory.core.measurement import Measurement
-from transformer_theory.probes.intervene import Subject, apply_intervention, draw_controls, rows_of
+from transformer_theory.probes.intervene import apply_intervention, draw_controls, rows_of
 from transformer_theory.probes.sample import Sample
+from transformer_theory.probes.subject import Subject
 from transformer_theory.theories.chain_of_thought import interventions as chain
 from transformer_theory.theories.chain_of_thought.in_networks import TASK
 from transformer_theory.theories.chain_of_thought.tasks import accepts, vocabulary

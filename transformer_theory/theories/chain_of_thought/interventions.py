@@ -29,15 +29,38 @@ from ...core.intervention import (
     InputPass,
     Inputs,
     Intervention,
-    Places,
     normalised,
-    other_places,
 )
 from ...core.sources import Source
 from .in_networks import EXAMPLES, SURPLUS, TASK, balanced, few_shot, fitting, symbol_ids
 from .tasks import FILLER, Sample, Symbols, split
 
 QUESTIONS = 60
+
+
+@dataclass(frozen=True)
+class Places:
+    """Places of tokens in a sequence: a structure.
+
+    Attributes:
+        places: the chosen ones.
+        others: those that may be drawn in their stead.
+        tokens: number of tokens of a sequence.
+    """
+
+    places: frozenset[int]
+    others: frozenset[int]
+    tokens: int
+
+
+def other_places(chosen: Places, generator: Generator) -> Places | None:
+    """Draws as many other places; None if there are too few."""
+    others = sorted(chosen.others)
+    if len(others) < len(chosen.places):
+        return None
+    order = torch.randperm(len(others), generator=generator)[: len(chosen.places)].tolist()
+    drawn = frozenset(others[index] for index in order)
+    return Places(drawn, (chosen.others | chosen.places) - drawn, chosen.tokens)
 
 
 @dataclass(frozen=True)
@@ -63,7 +86,7 @@ def given_chains(
         limits: sizes of the network.
         generator: draws questions and ids.
         instead: what may take the place of the chain: that of another question or filler symbols, which
-            makes the structure an :class:`Exchange`. None: nothing, and it has the :class:`.Places` alone.
+            makes the structure an :class:`Exchange`. None: nothing, and it has the :class:`Places` alone.
     Raises:
         ValueError: the limits leave too few ids, or contexts that are too short, or no question can take the
             place of another one.

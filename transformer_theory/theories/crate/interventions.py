@@ -51,7 +51,7 @@ def rotated(attended: Attended) -> Attended:
 
 def _of_own_norm(attended: Attended, output: Float[Tensor, "windows heads n p"]) -> Attended:
     """Gives the output of each head the Frobenius norm of its attention."""
-    own = torch.linalg.matrix_norm(attended.weights @ _coordinates(attended), keepdim=True)
+    own = torch.linalg.matrix_norm(attended.output, keepdim=True)
     return attended.with_output(
         output * own / torch.linalg.matrix_norm(output, keepdim=True).clamp_min(1e-30)
     )

@@ -66,7 +66,7 @@ def choose_heads(read: Callable[[Callable[[Attended], None]], None]) -> ChosenHe
         if q != n or q % 2:
             return
         scores = score_weights(attended.weights)[SCORES.index(PREFIX)].double().sum(0)
-        norms = _outputs(attended)[:, :, q // 2 :].double().square().sum((0, 2, 3))
+        norms = attended.output[:, :, q // 2 :].double().square().sum((0, 2, 3))
         for head, (score, norm) in enumerate(zip(scores.tolist(), norms.tolist())):
             place = attended.layer, attended.first_head + head
             matching[place] = matching.get(place, 0.0) + score
@@ -119,13 +119,8 @@ def random_direction(attended: Attended) -> Attended:
     shares = _shares(attended)
     if shares is None:
         return attended
-    outputs = _outputs(attended)
-    return attended.with_output(moved_at_random(outputs, shares * outputs, attended.generator))
-
-
-def _outputs(attended: Attended) -> Float[Tensor, "windows heads q value_dim"]:
-    """Returns the products of weights and values."""
-    return attended.weights @ attended.value.to(attended.weights.dtype)
+    output = attended.output
+    return attended.with_output(moved_at_random(output, shares * output, attended.generator))
 
 
 def _shares(attended: Attended) -> Float[Tensor, "heads 1 1"] | None:

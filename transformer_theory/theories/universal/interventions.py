@@ -22,7 +22,7 @@ def other_context(attended: Attended) -> Attended:
 
 def random_direction(attended: Attended) -> Attended:
     """Moves the output of each query as far as :func:`other_context` does, in a random direction."""
-    own = attended.weights @ attended.value.to(attended.weights.dtype)
+    own = attended.output
     return attended.with_output(moved_at_random(own, attended.of_next(own) - own, attended.generator))
 
 

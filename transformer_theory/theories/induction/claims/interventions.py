@@ -11,8 +11,9 @@ from torch import Generator, Tensor, nn
 
 from ....core.claims import Measured, but, claim
 from ....core.sources import Source
-from ....probes.intervene import Subject, apply_intervention, draw_controls
+from ....probes.intervene import apply_intervention, draw_controls
 from ....probes.sample import NEXT, Sample
+from ....probes.subject import Subject
 from ..circuits import AttentionOnly, Heads
 from ..heads import InductionHead
 from ..interventions import INTERVENTIONS, ChosenHeads, choose_heads

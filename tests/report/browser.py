@@ -56,11 +56,18 @@ class Browser:
             still: the reader prefers that nothing moves.
         """
         # an address that differs in its fragment only would not be loaded again
-        self.driver.get("about:blank")
+        self._get("about:blank")
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         self.media("screen", dark=dark, still=still)
-        self.driver.get(page.as_uri() + fragment)
+        self._get(page.as_uri() + fragment)
+
+    def _get(self, address: str) -> None:
+        """Opens an address and waits until it is loaded."""
+        # on a busy machine the driver takes the page before, which is complete, for this one
+        self.driver.get(address)
+        scheme = address.partition(":")[0]
+        self.until(f"location.protocol === '{scheme}:' && document.readyState === 'complete'")
 
     def media(self, kind: str, *, dark: bool = False, still: bool = True) -> None:
         """Shows the page as on a "screen" or in "print"."""
@@ -74,6 +81,13 @@ class Browser:
     def run(self, script: str, *arguments: object) -> object:
         """What a function body of the page returns."""
         return self.driver.execute_script(script, *arguments)
+
+    def until(self, condition: str) -> None:
+        """Waits until an expression of the page is true, a minute at most."""
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        wait = WebDriverWait(self.driver, 60, poll_frequency=0.05)
+        wait.until(lambda _: self.run(f"return {condition}"), f"still not: {condition}")
 
     def violations(self) -> list[str]:
         """What axe finds against the Web Content Accessibility Guidelines, levels A and AA, one line an

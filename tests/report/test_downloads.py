@@ -67,12 +67,12 @@ def saved(browser, page, tmp_path):
         browser.show(page, dark=dark)
         browser.run("for (const fold of document.querySelectorAll('details')) fold.open = true;")
         browser.run(BUTTON, selector, form)
-        for _ in range(100):
+        for _ in range(600):
             files = [file for file in tmp_path.iterdir() if file.suffix == f".{form.lower()}"]
             if files and files[0].stat().st_size:
                 return files[0]
             time.sleep(0.1)
-        raise AssertionError(f"{form} was not saved within ten seconds: {browser.said()}")
+        raise AssertionError(f"{form} was not saved within a minute: {browser.said()}")
 
     yield press
     assert browser.said() == []

@@ -2,8 +2,10 @@
 caller's own.
 """
 
+import itertools
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -24,6 +26,7 @@ from tests.problems.image_trainings import (
 from transformer_theory.core import parallel
 from transformer_theory.core.result import Result
 from transformer_theory.data.image_data import Images
+from transformer_theory.training import fitting
 from transformer_theory.training.image import loop, machine
 from transformer_theory.training.image.evaluate import evaluate
 from transformer_theory.training.image.loop import train
@@ -111,9 +114,11 @@ def test_only_a_longer_training_of_the_same_kind_extends_one(tmp_path, stored, n
         trained(tmp_path / "run", replace(with_(**stored), **now), extend=True)
 
 
-def test_minutes_are_extended(tmp_path):
-    first = trained(tmp_path / "run", with_(minutes=0.001))
-    result = trained(tmp_path / "run", with_(minutes=0.005), extend=True)
+def test_minutes_are_extended(tmp_path, monkeypatch):
+    looks = itertools.count()  # at a clock, on which any step of a slow machine takes as long
+    monkeypatch.setattr(fitting, "time", SimpleNamespace(perf_counter=lambda: next(looks) / 10))
+    first = trained(tmp_path / "run", with_(minutes=0.02))
+    result = trained(tmp_path / "run", with_(minutes=0.1), extend=True)
     assert max(result.table.column("step")) > max(first.table.column("step"))
 
 

@@ -1,6 +1,7 @@
 """The page about interventions comes from stored results, and the figure shows them as they are."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,13 +9,15 @@ import pytest
 import transformer_theory as tt
 from tests.comparison.test_interventions import HARD, KEPT, Marked, marked
 from transformer_theory.comparison.interventions import judged_interventions
+from transformer_theory.core.measurement import Null
+from transformer_theory.core.table import Table
 from transformer_theory.report.interventions import picture
 from transformer_theory.theories import list_theories
 
 DOCS = Path(__file__).parents[1] / "docs"
 sys.path.insert(0, str(DOCS))
 
-from intervention_pages import FOLDER, main, pages, stored  # noqa: E402
+from intervention_pages import FOLDER, main, pages, shortened, stored  # noqa: E402
 
 
 def test_the_pages_are_those_of_the_stored_results():
@@ -63,6 +66,19 @@ def test_nothing_measured_has_no_figure(result):
     assert picture({"one": judged}, list_theories()) is None
     with pytest.raises(ValueError, match="none with a measured intervention"):
         pages([])
+
+
+def test_fewer_digits_leave_the_outcomes(result):
+    """A draw that equals an effect still does, and none that differs by more than rounding becomes one."""
+    thirds = [(x + 1 / 3) / 7 for x in range(-4, 5)]
+    row = result.table[0]
+    for value in thirds:
+        null = Null("thirds", tuple(thirds), value)
+        (short,) = shortened(replace(result, table=Table([replace(row, nulls=(null,))]))).table[0].nulls
+        for side in (">=", "<="):
+            assert short.p(short.value, side) == null.p(value, side)
+    before, after = judged_interventions(result), judged_interventions(shortened(result))
+    assert [each.outcome for each in before] == [each.outcome for each in after]
 
 
 def test_a_network_that_is_measured_again_takes_the_place_of_its_result(result, tmp_path):

@@ -23,9 +23,11 @@ def test_signs_are_exchanged_with_one_random_change():
     assert value == pytest.approx(7 / 3)
     # the mean 1/3 of the random ones and every mean of the differences 4, 1, 1 with signs
     possible = {(1 + 4 * a + b + c) / 3 for a, b, c in itertools.product((-1, 1), repeat=3)}
-    assert len(draws) == EXCHANGES
-    assert {round(each, 9) for each in draws} == {round(each, 9) for each in possible}
-    assert Null("n", draws).p(value, ">=") == pytest.approx(1 / 8, abs=0.04)
+    assert len(draws) == 7  # as many as there are beside the one that was found
+    assert {round(each, 9) for each in draws} <= {round(each, 9) for each in possible}
+    _, more = exchanged(own.repeat(4), drawn.repeat(1, 4))
+    assert len(more) == EXCHANGES
+    assert Null("n", draws).p(value, ">=") >= 1 / 8
 
 
 def test_the_mean_of_the_exchanges_is_that_of_the_random_changes():

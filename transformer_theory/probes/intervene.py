@@ -15,7 +15,6 @@ network that is no better than a constant output has nothing to lose: its effect
 """
 
 import bisect
-import contextlib
 import math
 import time
 from collections import deque
@@ -37,13 +36,13 @@ from ..core.format import counted
 from ..core.intervention import Control, Intervention, NotChanged
 from ..core.measurement import Measurement, Null, Side
 from ..core.statistics import LEVEL, RANGE_DRAWS, clopper_pearson, fixed_generator, student_interval
-from ..core.threads import one_thread
 from .sample import Measure, Sample, at_chance
 from .subject import FEWEST, Effects, Subject, halves_of
 
 MINUTES = 5.0  # time of all interventions in a network, if the user names none
 SHARE = 0.8  # of the time that is left, for which draws are planned
-SMALL = 0.05  # seconds; whether a pass takes less
+GROUP_SHARE = 0.6  # of the time that is left, for controls of one kind while others follow
+CONTROL_COST = 1.5  # times the duration of a pass of the change, that of a control, until it is known
 REPEATS = 20  # attempts for each new structure of a control
 EXCHANGES = 499  # with them one finding among 25 tests is possible
 UNCHANGED, CHANGED = "unchanged", "changed"
@@ -71,6 +70,7 @@ class Applied:
         subject: the network on the inputs that are scored.
         structure: the structure that was chosen; None without one.
         effects: numbers of each sequence without the change and with it.
+        seconds: duration of the changed pass, for each sequence.
         baseline: the same of the baseline of the intervention; None if it has none.
     """
 
@@ -79,6 +79,7 @@ class Applied:
     subject: Subject
     structure: Any
     effects: Effects
+    seconds: float
     baseline: Effects | None = None
 
     @property
@@ -192,7 +193,8 @@ def exchanged(own: Float[Tensor, " n"], drawn: Float[Tensor, "draws n"]) -> tupl
 
     .. math:: \frac{(K + 1) P - O}{K n},
 
-    which is O / n for P = O. The test is exact with any K and n: K = 1 exchanges signs.
+    which is O / n for P = O. The test is exact with any K and n: K = 1 exchanges signs. Of few
+    sequences there are few exchanges, and then too few draws for a finding.
 
     Args:
         own: effect of the change on each sequence.
@@ -200,7 +202,8 @@ def exchanged(own: Float[Tensor, " n"], drawn: Float[Tensor, "draws n"]) -> tupl
     """
     K, n = drawn.shape
     pool = torch.cat([own[None], drawn]).double()
-    picks = torch.randint(K + 1, (1 + EXCHANGES, n), generator=fixed_generator())
+    exchanges = min(EXCHANGES, (K + 1) ** n - 1)  # no more than there are
+    picks = torch.randint(K + 1, (1 + exchanges, n), generator=fixed_generator())
     picks[0] = 0  # the sum that all others are compared with, in the same order of summation
     sums = pool.gather(0, picks).sum(1)
     draws = ((K + 1) * sums - sums[0]) / (K * n)
@@ -246,14 +249,17 @@ def apply_intervention(
         choosing, subject = halves
         structure = intervention.choose(partial(choosing.read, site=site))
         subject = whole if intervention.on_own else subject
+    subject.unchanged  # noqa: B018  computed before the changed pass is timed
+    begun = time.monotonic()
     effects = subject.effects(
         intervention.change, intervention.name, site=site, seed=seed, structure=structure
     )
+    seconds = (time.monotonic() - begun) / len(subject.sample)
     if intervention.baseline is None:
-        return Applied(theory, intervention, subject, structure, effects)
+        return Applied(theory, intervention, subject, structure, effects, seconds)
     kind, change = intervention.baseline
     baseline = subject.effects(change, kind, site=site, seed=seed, structure=structure)
-    return Applied(theory, intervention, subject, structure, effects, baseline)
+    return Applied(theory, intervention, subject, structure, effects, seconds, baseline)
 
 
 def draw_controls(
@@ -298,14 +304,18 @@ def draw_controls(
         ]
         for each in applied
     ]
-    # the first controls of all interventions, then the second ones
-    every = [each for group in zip_longest(*found) for each in group if each is not None and each.structures]
-    with one_thread() if processes > 1 else contextlib.nullcontext():
-        costs = [(0.0, 0.0) if deadline == math.inf else _cost(each) for each in every]
+    # the first controls of all interventions, then the second ones; those that need few draws before others
+    groups: list[list[Drawing]] = []
+    for same in zip_longest(*found):
+        known = [each for each in same if each is not None and each.structures]
+        groups += [[each for each in known if each.control.is_of_sequences is own] for own in (True, False)]
+    every = [drawing for group in groups for drawing in group]
     begun: deque[tuple[Drawing, Callable[[], dict[str, np.ndarray] | None]]] = deque()
+    done = 0.0  # expected seconds of the draws that have ended
 
     def collect(left: int = 0) -> None:
         """Waits for draws in their order until no more than ``left`` are awaited."""
+        nonlocal done
         while len(begun) > left:
             drawing, result = begun.popleft()
             try:
@@ -314,11 +324,7 @@ def draw_controls(
                 drawing.stopped = ENDED
             except (ValueError, RuntimeError) as error:
                 drawing.error = error
-
-    def expected(which: int, size: int) -> float:
-        """Seconds that the draws of one control are expected to take in one process, see :func:`_planned`."""
-        (a, b), (count, n) = costs[which], _planned(every[which], size)
-        return count * (a + b * n)
+            done += drawing.n * drawing.applied.seconds
 
     if processes > 1:
         give_back_freed_memory()  # it would be that of every process
@@ -328,42 +334,49 @@ def draw_controls(
         return every[which].draw(number, n)
 
     with forked(drawn, processes) as begin:
-        if every and processes > 1:  # the first call of a process costs more than others
-            for result in [begin((0, 0, min(FEWEST, every[0].n))) for _ in range(processes)]:
-                with contextlib.suppress(ValueError, RuntimeError):
-                    result()
-        started, done = time.monotonic(), 0.0
-        largest = max((len(each.structures) * each.n for each in every), default=1)
-        for which, drawing in enumerate(every):
+        started, which = time.monotonic(), 0
+        for place, group in enumerate(groups):
             now = time.monotonic()
-            # how much longer draws took than expected, as beside other programs
-            slower = max(1.0, processes * (now - started) / done) if done else 1.0
-            left = SHARE * processes * (deadline - now) / slower
-            remaining = range(which, len(every))
-            fitting = bisect.bisect_right(
-                range(1, largest + 1), left, key=lambda size: sum(expected(each, size) for each in remaining)
-            )
-            planned, drawing.n = _planned(drawing, max(1, fitting))
-            for number in range(planned):
-                if number >= RANGE_DRAWS and not (number + 1) % 10:
-                    collect()
-                    if not (drawing.stopped or drawing.error) and drawing.is_hopeless:
-                        drawing.stopped = HOPELESS
-                if number > 0 and time.monotonic() > deadline:
+            until = deadline if place + 1 == len(groups) else now + GROUP_SHARE * (deadline - now)
+            for first, drawing in enumerate(group):
+                now = time.monotonic()
+                # how much longer draws take than a pass of the change
+                slower = (now - started) / done if done else CONTROL_COST
+                planned, drawing.n = _planned(drawing, _size(group[first:], SHARE * (until - now) / slower))
+                own = until if drawing.control.is_of_sequences else now + (until - now) / len(group[first:])
+                for number in range(planned):
+                    if number >= RANGE_DRAWS and not (number + 1) % 10:
+                        collect()
+                        if not (drawing.stopped or drawing.error) and drawing.is_hopeless:
+                            drawing.stopped = HOPELESS
+                    if number > 0 and time.monotonic() > own:
+                        drawing.stopped = drawing.stopped or OVER
+                    if drawing.stopped or drawing.error:
+                        break
+                    progress(
+                        f"{drawing.applied.intervention.name}: {drawing.control.kind}, draw {number + 1}"
+                    )
+                    begun.append((drawing, begin((which, number, drawing.n))))
+                    collect(processes if processes > 1 else 0)
+                if planned < len(drawing.structures):
                     drawing.stopped = drawing.stopped or OVER
-                if drawing.stopped or drawing.error:
-                    break
-                progress(f"{drawing.applied.intervention.name}: {drawing.control.kind}, draw {number + 1}")
-                begun.append((drawing, begin((which, number, drawing.n))))
-                collect(processes if processes > 1 else 0)
+                which += 1
             collect()
-            if planned < len(drawing.structures):
-                drawing.stopped = drawing.stopped or OVER
-            a, b = costs[which]
-            done += len(drawing.drawn) * (a + b * drawing.n)
-            if drawing.drawn and drawing.nothing == len(drawing.drawn):
-                drawing.error = NotChanged(f"{drawing.control.kind} changed nothing, bit for bit")
+    for drawing in every:
+        if drawing.drawn and drawing.nothing == len(drawing.drawn):
+            drawing.error = NotChanged(f"{drawing.control.kind} changed nothing, bit for bit")
     return found
+
+
+def _size(drawings: Sequence[Drawing], seconds: float) -> int:
+    """Returns on how many sequences in all each of some controls may run the network."""
+
+    def expected(size: int) -> float:
+        planned = ((each, _planned(each, size)) for each in drawings)
+        return sum(draws * n * each.applied.seconds for each, (draws, n) in planned)
+
+    largest = max(len(each.structures) * each.n for each in drawings)
+    return max(1, bisect.bisect_right(range(1, largest + 1), seconds, key=expected))
 
 
 def _planned(drawing: Drawing, size: int) -> tuple[int, int]:
@@ -373,35 +386,11 @@ def _planned(drawing: Drawing, size: int) -> tuple[int, int]:
     If every sequence has draws of its own, more sequences say more than more draws: the difference between
     the change and K random ones has a variance in proportion to (1 + 1 / K) / n.
     """
-    draws, few = len(drawing.structures), min(drawing.n, FEWEST)
+    draws = len(drawing.structures)
     if not drawing.control.is_of_sequences:
-        return draws, min(drawing.n, max(few, size // draws))
-    n = min(drawing.n, max(few, size))
+        return draws, min(drawing.n, max(FEWEST, size // draws))
+    n = min(drawing.n, max(2 * FEWEST, size))  # eight sequences have 256 exchanges with one draw
     return min(draws, max(1, size // n)), n
-
-
-def _cost(drawing: Drawing) -> tuple[float, float]:
-    """Measures a and b, with which a draw on n sequences takes a + b n seconds."""
-    n = drawing.n
-    few, more = min(n, FEWEST), min(n, drawing.applied.subject.sample.batch)
-    try:
-        first = _seconds(drawing, few)
-        if first >= SMALL or more <= few:
-            return 0.0, first / few
-        # the time of a small pass is mostly that of Python
-        small, large = _seconds(drawing, few), _seconds(drawing, more)
-    except (ValueError, RuntimeError) as error:
-        drawing.error = error
-        return 0.0, 0.0
-    b = max(0.0, large - small) / (more - few)
-    return max(0.0, small - b * few), b
-
-
-def _seconds(drawing: Drawing, n: int) -> float:
-    """Returns the seconds that the first draw takes on n sequences."""
-    begun = time.monotonic()
-    drawing.draw(0, n)
-    return time.monotonic() - begun
 
 
 def _structures(control: Control, chosen: Any, draws: int, seed: int) -> list[Any]:

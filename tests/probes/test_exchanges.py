@@ -4,14 +4,23 @@ exchangeability, and which controls draw for every sequence anew.
 
 import contextlib
 import itertools
+import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from transformer_theory.core.intervention import NotChanged
+from transformer_theory.core.intervention import Control, NotChanged
 from transformer_theory.core.measurement import Null
 from transformer_theory.models import CRATE, ViT
-from transformer_theory.probes.intervene import EXCHANGES, apply_intervention, exchanged
+from transformer_theory.probes.intervene import (
+    EXCHANGES,
+    Drawing,
+    _planned,
+    _size,
+    apply_intervention,
+    exchanged,
+)
 from transformer_theory.probes.sample import LOSS, Sample
 from transformer_theory.probes.subject import Subject, halves_of
 from transformer_theory.theories import list_theories
@@ -134,3 +143,42 @@ def test_controls_of_every_sequence_differ_among_equal_sequences_and_others_do_n
         "vision",
     }
     assert {own for own, _ in found.values()} == {True, False}
+
+
+def drawing(*, is_common: bool, n: int = 64) -> Drawing:
+    control = Control("other keys", lambda attended: attended, is_common=is_common)
+    applied = SimpleNamespace(seconds=0.5)
+    return Drawing(applied, control, [None] * control.planned, 0, n)
+
+
+def test_more_sequences_come_before_more_draws():
+    own, common = drawing(is_common=False), drawing(is_common=True)
+    assert len(own.structures) == 9
+    assert len(common.structures) == 99
+    planned = {size: _planned(own, size) for size in (1, 20, 64, 127, 128, 600, 9000)}
+    assert planned == {
+        1: (1, 8),
+        20: (1, 20),
+        64: (1, 64),
+        127: (1, 64),
+        128: (2, 64),
+        600: (9, 64),
+        9000: (9, 64),
+    }
+    # draws of a common change are of no use below 99
+    assert {size: _planned(common, size) for size in (1, 500, 990, 9000)} == {
+        1: (99, 4),
+        500: (99, 5),
+        990: (99, 10),
+        9000: (99, 64),
+    }
+    assert _planned(drawing(is_common=False, n=3), 1) == (1, 3)
+
+
+def test_the_time_is_divided_among_the_controls_that_follow():
+    group = [drawing(is_common=False) for _ in range(4)]
+    # half a second for each sequence of each draw
+    assert _size(group, 4 * 64 * 0.5) == 127
+    assert _size(group, 4 * 64 * 0.5 - 1) == 63
+    assert _size(group, -1.0) == 1
+    assert _size(group, math.inf) == 9 * 64

@@ -5,16 +5,17 @@ exchangeability, and which controls draw for every sequence anew.
 import contextlib
 import itertools
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from transformer_theory.core.intervention import Control, NotChanged
+from transformer_theory.core.intervention import Control, Intervention, NotChanged
 from transformer_theory.core.measurement import Null
+from transformer_theory.core.sources import Source
 from transformer_theory.models import CRATE, ViT
 from transformer_theory.probes.intervene import (
     EXCHANGES,
+    Applied,
     Drawing,
     _planned,
     _size,
@@ -22,7 +23,7 @@ from transformer_theory.probes.intervene import (
     exchanged,
 )
 from transformer_theory.probes.sample import LOSS, Sample
-from transformer_theory.probes.subject import Subject, halves_of
+from transformer_theory.probes.subject import Effects, Subject, halves_of
 from transformer_theory.theories import list_theories
 
 
@@ -147,7 +148,10 @@ def test_controls_of_every_sequence_differ_among_equal_sequences_and_others_do_n
 
 def drawing(*, is_common: bool, n: int = 64) -> Drawing:
     control = Control("other keys", lambda attended: attended, is_common=is_common)
-    applied = SimpleNamespace(seconds=0.5)
+    source = Source("tian2023scan", status="own")
+    one = Intervention("test", lambda attended: attended, "kept", (control,), source)
+    subject = Subject(torch.nn.Identity(), Sample(torch.zeros(n, 1), None, n))
+    applied = Applied("scan_snap", one, subject, None, Effects({}, {}), seconds=0.5)
     return Drawing(applied, control, [None] * control.planned, 0, n)
 
 

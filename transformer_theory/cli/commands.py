@@ -1,6 +1,7 @@
 """The commands ``compare``, ``measure`` and ``run``."""
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import nearest
+from ..core.format import counted
 from .terminal import NAME, console, progress_line
 
 if TYPE_CHECKING:
@@ -127,9 +129,66 @@ def _networks(text: str) -> tuple[str, ...]:
     return names
 
 
-def measure_network(options: argparse.Namespace) -> int:
-    """Measures a model of the user and prints which heads stand out; with --out also writes the result and
-    its page.
+def measure_networks(options: argparse.Namespace) -> int:
+    """Measures models of the user one after another. One model is printed, and with --out written with its
+    page; several are written into folders of --out, and a page of all stands beside them.
+
+    A folder that is complete is not measured again, except with --overwrite. A model that cannot be measured
+    is said in one line, and the next one follows; the exit code is then 2.
+
+    Raises:
+        ValueError: a single model cannot be read or run, inputs, sizes or theories do not fit, two models
+            have the same name, or several lack --out or have options of one.
+        OSError: a file does not exist, or the folder of the result exists.
+    """
+    from .. import report
+    from ..core.errors import first_line
+    from ..core.files import write_together
+    from ..core.result import Result
+
+    if len(options.models) == 1:
+        return _measure_one(options, options.models[0])
+    for flag in ("labels", "against"):
+        if getattr(options, flag) is not None:
+            raise ValueError(f"--{flag} applies to one model, got {len(options.models)}; name one")
+    if options.out is None:
+        raise ValueError(f"{len(options.models)} models need a folder for their results; name it with --out")
+    names = [_folder_name(model) for model in options.models]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"models must have different names, got {twice[0]} twice; measure one by itself")
+    options.out.mkdir(parents=True, exist_ok=True)
+    results, failed = [], 0
+    for name, model in zip(names, options.models):
+        folder = options.out / name
+        if options.overwrite or not folder.exists():
+            try:
+                _measure_one(options, model, folder)
+            except (ValueError, OSError, ImportError, RuntimeError) as error:
+                failed += 1
+                print(f"{NAME}: {model}: {first_line(error)}", file=sys.stderr)
+                continue
+        results.append(Result.load(folder))
+    if results:
+        texts = {
+            "report.html": report.page(results),
+            "references.bib": report.bibtex(results),
+            "table.tex": report.latex(results),
+        }
+        write_together({options.out / name: text.encode() for name, text in texts.items()})
+        print(f"report of {counted(len(results), 'network')}: {options.out / 'report.html'}")
+    return 2 if failed else 0
+
+
+def _folder_name(model: str) -> str:
+    """Returns the folder of a model: its name in the hub, its folder, or its function."""
+    name = model.rpartition(":")[2] if ":" in model else model
+    if Path(model).exists():
+        name = Path(model).resolve().name
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.")
+
+
+def _measure_one(options: argparse.Namespace, model: str, out: Path | None = None) -> int:
+    """Measures a model, and prints which heads stand out; with a folder also writes the result and its page.
 
     Raises:
         ValueError: the model cannot be read or run, or inputs, sizes or theories do not fit.
@@ -150,15 +209,14 @@ def measure_network(options: argparse.Namespace) -> int:
     theories = choose(names)
     with ExitStack() as stack:
         # Opened first, so that an existing folder is refused before the measurement.
+        out = out or options.out
         folder = (
-            None
-            if options.out is None
-            else stack.enter_context(atomic_directory(options.out, overwrite=options.overwrite))
+            None if out is None else stack.enter_context(atomic_directory(out, overwrite=options.overwrite))
         )
         progress = stack.enter_context(progress_line())
-        journal = None if options.out is None else options.out.with_name(f"{options.out.name}{UNFINISHED}")
+        journal = None if out is None else out.with_name(f"{out.name}{UNFINISHED}")
         try:
-            result = _measured(options, theories, journal, progress)
+            result = _measured(options, model, theories, journal, progress)
         except KeyboardInterrupt as error:
             if journal is None or not journal.exists():
                 raise
@@ -169,18 +227,29 @@ def measure_network(options: argparse.Namespace) -> int:
             result.write_into(folder)
             report.write(Result.load(folder), folder)  # from the stored files, as the command `report` does
     console().print(terminal.heads(result, brief=folder is not None), highlight=False)
-    if options.out is not None:
-        print(f"report: {options.out / 'report.html'}")
+    if out is not None:
+        print(f"report: {out / 'report.html'}")
     return 0
+
+
+def _inputs_for(options: argparse.Namespace, user: "UserModel") -> argparse.Namespace:
+    """Returns the options with the inputs that one of several models takes: images, a text, or its own."""
+    takes_ids = getattr(user.network, "main_input_name", "") == "input_ids"
+    own = user.inputs is not None
+    left_out = ["data", "size"] if takes_ids or own else []
+    left_out += ["text", "length"] if not takes_ids or own else []
+    return argparse.Namespace(**vars(options) | dict.fromkeys(left_out))
 
 
 def _measured(
     options: argparse.Namespace,
+    name: str,
     theories: "Sequence[Theory]",
     journal: Path | None,
     progress: Callable[[str], None],
 ) -> "Result":
-    """Reads the model and measures it on the inputs of its function, on images, on a text or on random ids.
+    """Reads the model ``name`` and measures it on the inputs of its function, on images, on a text or on
+    random ids.
 
     Raises:
         ValueError, OSError: see :func:`measure`.
@@ -193,8 +262,10 @@ def _measured(
     from ..models.transformers_folder import language_model
     from ..models.user_model import checked, label_numbers, read_user_model
 
-    progress(f"reading {options.model}")
-    user = read_user_model(options.model)
+    progress(f"reading {name}")
+    user = read_user_model(name)
+    if len(options.models) > 1:
+        options = _inputs_for(options, user)
     budget = {name: getattr(options, name) for name in ("memory", "minutes", "device")}
     if options.networks is not None:
         budget["networks"] = options.networks
@@ -207,14 +278,10 @@ def _measured(
     given = [f"--{name}" for name in ("data", "text", "size", "length") if getattr(options, name) is not None]
     if user.inputs is not None:
         if given:
-            raise ValueError(
-                f"{options.model} returns its own inputs, got {given[0]} as well; leave one of them out"
-            )
+            raise ValueError(f"{name} returns its own inputs, got {given[0]} as well; leave one of them out")
         if options.labels is not None:
             if user.labels is not None:
-                raise ValueError(
-                    f"{options.model} returns its own labels, got --labels as well; leave it out"
-                )
+                raise ValueError(f"{name} returns its own labels, got --labels as well; leave it out")
             labels = read_labels(options.labels, numbers=label_numbers(user.network))
             user = checked(user.network, user.inputs, labels, name=user.name, where=f"{options.labels}: ")
         return measure(user, max_samples=options.sequences, **run)
@@ -246,7 +313,7 @@ def _measured(
         model = language_model(user.network, name=user.name, folder=user.folder)
     except ValueError as error:
         raise ValueError(
-            f"{options.model} must return (network, inputs), got a network alone; or name images with --data"
+            f"{name} must return (network, inputs), got a network alone; or name images with --data"
         ) from error
     run["causal"] = False
     if options.text is None:

@@ -232,8 +232,8 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
 
     subparser = command(
         "measure",
-        commands.measure_network,
-        "measure your own model with every theory, and write a page about it",
+        commands.measure_networks,
+        "measure your own model, or several, with every theory, and write a page about it",
         former="probe",
     )
     subparser.epilog = MEASURE_MORE
@@ -242,7 +242,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
         "cache of the hub such as google-bert/bert-base-uncased (NAME@REVISION), or FILE.py:FUNCTION or "
         "module:function"
     )
-    subparser.add_argument("model", metavar="MODEL", help=text)
+    subparser.add_argument("models", metavar="MODEL", nargs="+", help=text)
     text = (
         "images for a model that takes images: a data set as in train, or a folder of images; the test "
         "images are used"

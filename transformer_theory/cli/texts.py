@@ -25,5 +25,8 @@ MEASURE_MORE = (
     "A name is looked up in the cache that HF_HUB_CACHE or HF_HOME states; `hf download NAME` fills it. "
     "FILE.py is your own program and is executed. Its FUNCTION takes no arguments and returns the network, "
     "(network, inputs) or (network, inputs, labels): ids [n, seq], images [n, c, h, w] or tokens [n, seq, "
-    "dim], or a dictionary of inputs by the name of the argument."
+    "dim], or a dictionary of inputs by the name of the argument. "
+    "Several models are measured one after another, those of images on --data, those of ids on --text, each "
+    "in a folder of DIR with its name; a page of all stands in DIR. A folder that is complete is not "
+    "measured again."
 )

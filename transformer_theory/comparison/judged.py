@@ -25,7 +25,7 @@ from ..core.statistics import LEVEL, NETWORKS, in_order, over_heads, over_seeds
 from ..core.table import grouped
 from ..core.theory import Theory
 from ..probes.paired import PAIRED
-from .pooling import COMPARE, NETWORK, PROBE, REACH, Aggregate, Entry
+from .pooling import COMPARE, NETWORK, PROBE, REACH, Aggregate, Entry, result_label
 
 View = Literal["raw tokens", "features", "network"]
 VIEWS: tuple[View, ...] = ("raw tokens", "features", "network")
@@ -119,7 +119,9 @@ class Findings:
 
 
 def findings(aggregate: Aggregate) -> Findings:
-    """Returns the findings of the comparisons in an aggregate; none if it holds no comparison."""
+    """Returns the findings of the comparisons in an aggregate, and the headlines of networks if it holds
+    several that were measured one by one; none otherwise. The headlines of one network are one family.
+    """
     places = [place for theory in aggregate.theories for place in _headlines(aggregate, theory)]
     found: dict[int, Finding] = {}
     for scope in dict.fromkeys(entry.row.scope for *_, entry in places):
@@ -128,7 +130,24 @@ def findings(aggregate: Aggregate) -> Findings:
         for index, judged in zip(indices, judge(family, HEADLINES)):
             theory, view, data, entry = places[index]
             found[index] = Finding(theory, judged, view, data, aggregate.labels(entry))
-    return Findings(tuple(_distinct([found[index] for index in range(len(places))])))
+    every = [found[index] for index in range(len(places))] + _of_networks(aggregate)
+    order = {theory.name: number for number, theory in enumerate(aggregate.theories)}
+    every.sort(key=lambda finding: (order[finding.theory.name], VIEWS.index(finding.view)))
+    return Findings(tuple(_distinct(every)))
+
+
+def _of_networks(aggregate: Aggregate) -> list[Finding]:
+    """Returns the headlines of networks that were measured one by one, if there are several."""
+    networks = [
+        (number, result) for number, result in enumerate(aggregate.results) if is_of_one_network(result)
+    ]
+    theories = {theory.name: theory for theory in aggregate.theories}
+    return [
+        Finding(theories[each.theory], each.judged, "network", "", result_label(number))
+        for number, result in networks
+        if len(networks) > 1
+        for each in headlines(quantities(result, aggregate.theories), aggregate.theories)
+    ]
 
 
 def _headlines(aggregate: Aggregate, theory: Theory) -> list[tuple[Theory, View, str, Entry]]:

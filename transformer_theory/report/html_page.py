@@ -175,7 +175,7 @@ def _found(combined: Aggregate) -> dict[str, Any] | None:
         "statements": statements(found),
         "matrix": figure,
         "caption": f"{format.counted(found.tests, 'test')}, {_FALSE_DISCOVERIES}.",
-        "table": tables.findings(found),
+        "table": tables.findings(found, changed=interventions.found_in(combined.results)),
     }
 
 

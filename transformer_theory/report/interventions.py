@@ -35,11 +35,16 @@ WIDTH, LABEL, ROW, HEAD, FOOT = 7.2, 2.15, 0.27, 0.3, 0.66  # inches
 LETTER, LINE = 0.068, 0.12  # width of a letter and height of a line of a title, inches
 
 
+def found_in(results: Iterable[Result]) -> list[Judged]:
+    """Returns the judged interventions of several results."""
+    return [each for result in results for each in judged_interventions(result)]
+
+
 def section(results: Iterable[Result], theories: Sequence[Theory]) -> dict[str, Any] | None:
     """Returns what a page says about the interventions of results: sentences, figure and table; None without
     any.
     """
-    found = [each for result in results for each in judged_interventions(result)]
+    found = found_in(results)
     if not found:
         return None
     networks = grouped(found, lambda each: each.row.model)

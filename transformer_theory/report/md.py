@@ -4,12 +4,11 @@ links.
 
 import re
 
-from ..comparison.interventions import judged_interventions
 from ..comparison.judged import findings, rung_results
 from ..comparison.pooling import Aggregate
 from ..core.math_text import rendered_parts
 from ..core.sources import Source
-from . import changes, number_tables, tables
+from . import changes, interventions, number_tables, tables
 from .origins import sentence
 from .sentences import reach_statements, sentences
 from .tables import Cell, Code, Note, Piece, Plain, Strong, StrongNote, Table, pieces
@@ -34,7 +33,11 @@ def markdown(aggregate: Aggregate, provenance: Table | None = None) -> str:
         )
     if found:
         parts.append("\n".join(f"- {_prose(line)}" for line in sentences(found)))
-    judged = (tables.reach(rungs), tables.findings(found, tables.absent(aggregate, found)))
+    changed = interventions.found_in(aggregate.results)
+    judged = (
+        tables.reach(rungs),
+        tables.findings(found, tables.absent(aggregate, found), changed),
+    )
     parts += [table(each) for each in judged if each is not None]
     parts += [table(number_tables.summary(aggregate))]
     for theory in aggregate.theories:
@@ -43,10 +46,10 @@ def markdown(aggregate: Aggregate, provenance: Table | None = None) -> str:
     if (networks := number_tables.networks(aggregate)) is not None:
         parts += ["## Networks", table(networks)]
     for result in aggregate.results:
-        if (changed := changes.of_result(result, aggregate.theories)) is not None:
-            parts += [f"## {text(str(changed.caption).rstrip('.'))}", table(changed)]
-        if own := judged_interventions(result):
-            parts += ["## Interventions", table(tables.interventions(own, aggregate.theories))]
+        if (paired := changes.of_result(result, aggregate.theories)) is not None:
+            parts += [f"## {text(str(paired.caption).rstrip('.'))}", table(paired)]
+    if changed:
+        parts += ["## Interventions", table(tables.interventions(changed, aggregate.theories))]
     parts += ["## Provenance of the numbers", table(provenance or number_tables.provenance(aggregate))]
     return "\n\n".join(parts) + "\n"
 

@@ -251,16 +251,18 @@ def judged_legend(judged: Sequence[Judged], value: str = "the mean over seeds") 
     )
 
 
-def findings(found: Findings, absent: Sequence[Theory] = ()) -> Table | None:
+def findings(found: Findings, absent: Sequence[Theory] = (), changed: Sequence[Judged] = ()) -> Table | None:
     """Returns the headlines of the theories in every place, a block per theory; None if nothing was found.
 
     Args:
         found: the headlines.
         absent: theories of the comparison of which no headline was measured; they are named in the last line.
+        changed: judged interventions; the line of a network says how many of its theory are as predicted.
     """
     if not found:
         return None
     several = len({finding.data for finding in found.all}) > 1
+    by_place = grouped(changed, lambda each: (each.row.theory, each.row.model))
     blocks = []
     for theory in found.theories:
         lines, before = [], ""
@@ -268,6 +270,8 @@ def findings(found: Findings, absent: Sequence[Theory] = ()) -> Table | None:
             quantity = finding.judged.row.quantity
             what = Plain(f"{finding.data}: {finding.where}" if several else finding.where)
             below = () if quantity == before else (Note(quantity),)
+            if finding.view == "network":
+                below += _changes(by_place.get((theory.name, finding.model), ()))
             before = quantity
             lines.append(Line(judged_cells((what, *below), finding.judged)))
         blocks.append(Block(_title(theory), tuple(lines), strong=True, theory=theory.name))
@@ -378,7 +382,7 @@ def network_headlines(chosen: Sequence[Quantity], changed: Sequence[Judged] = ()
     lines = [
         Line(
             (
-                _with_changes(Strong(each.short_title), by_theory.get(each.theory, ())),
+                _titled(Strong(each.short_title), _changes(by_theory.get(each.theory, ()))),
                 *_cells(each),
                 _further(each.judged),
             )
@@ -390,14 +394,18 @@ def network_headlines(chosen: Sequence[Quantity], changed: Sequence[Judged] = ()
     return Table("own-headlines", caption, columns, (Block("", tuple(lines)),)).without_empty()
 
 
-def _with_changes(title: Strong, changed: Sequence[Judged]) -> Cell:
-    """Returns the title of a theory, with the number of its interventions that are as predicted."""
+def _titled(title: Strong, notes: tuple[Note, ...]) -> Cell:
+    return (title, *notes) if notes else title
+
+
+def _changes(changed: Sequence[Judged]) -> tuple[Note, ...]:
+    """Returns the number of interventions of a theory that are as predicted, as a note; none without any."""
     tested = [each for each in changed if each.q is not None]
     if not tested:
-        return title
+        return ()
     count = Counter(each.outcome for each in tested)
     opposite = f", {count['opposite']} opposite" if count["opposite"] else ""
-    return title, Note(f"interventions: {count['as predicted']} of {len(tested)} as predicted{opposite}")
+    return (Note(f"interventions: {count['as predicted']} of {len(tested)} as predicted{opposite}"),)
 
 
 def _further(judged: Judged) -> Cell:

@@ -29,7 +29,7 @@ from ..core.math_text import escape, prose, typewriter
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.theory import Theory
-from . import changes, number_tables, tables
+from . import changes, interventions, number_tables, tables
 from .figures import IN_COLUMN, Drawn, Picture, draw, file_names, pictures
 from .html import TEMPLATES
 from .macros import definitions, example, macros
@@ -80,7 +80,7 @@ def all_theories(combined: Aggregate) -> str:
         return "\n".join(floats(each, software) for each in both if each is not None)
     found = findings(combined)
     headlines, rungs = (
-        tables.findings(found, tables.absent(combined, found)),
+        tables.findings(found, tables.absent(combined, found), interventions.found_in(combined.results)),
         tables.reach(rung_results(combined)),
     )
     return floats(replace(headlines or rungs or number_tables.summary(combined), name="all"), software)

@@ -1,0 +1,116 @@
+"""Several networks measured by one command: one by a function, one by its folder, one by its name in the
+cache of the hub; one page of all, and what fails or was interrupted loses nothing of the others.
+"""
+
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+
+from tests.problems.copies import few_copies
+from tests.problems.hub_cache import put, tiny_bert, tiny_vit
+from transformer_theory.cli import main
+from transformer_theory.comparison.judged import findings, headlines, quantities
+from transformer_theory.comparison.pooling import aggregate
+from transformer_theory.core.result import Result
+from transformer_theory.theories import list_theories
+
+FUNCTION = """
+import torch
+from tests.problems.hub_cache import tiny_vit
+def own():
+    torch.manual_seed(0)
+    return tiny_vit(3, side=8, classes=3), torch.randn(40, 3, 8, 8), torch.arange(40) % 3
+def broken():
+    raise KeyError("weights")
+"""
+NAME = "someone/bert"
+OPTIONS = ["--theories", "joma,scan_snap", "--networks", "20", "--minutes", "1"]
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unchecked) -> Path:
+    """A folder of a ViT, a file of functions, and a cache of the hub with a BERT."""
+    few_copies(monkeypatch, 20)
+    tiny_bert().save_pretrained(tmp_path / "bert")
+    put(tmp_path / "hub", NAME, tmp_path / "bert")
+    tiny_vit(side=8, classes=10).save_pretrained(tmp_path / "vit")
+    (tmp_path / "nets.py").write_text(FUNCTION)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path
+
+
+def run(root: Path, *models: str, more: tuple[str, ...] = ()) -> int:
+    given = ["--data", "digits", "--out", str(root / "out"), *OPTIONS, *more]
+    return main(["measure", *models, *given])
+
+
+def test_networks_of_images_of_ids_and_with_inputs_of_their_own_on_one_page(root, capsys):
+    models = (str(root / "vit"), NAME, f"{root}/nets.py:own")
+    assert run(root, *models) == 0
+    folders = {path.name for path in (root / "out").iterdir() if path.is_dir()}
+    assert folders == {"vit", "someone-bert", "own"}
+    results = [Result.load(root / "out" / name) for name in ("vit", "someone-bert", "own")]
+    found = findings(aggregate(results))
+    assert len(found.columns) == 3
+    assert {finding.theory.name for finding in found.all} == {"joma", "scan_snap"}
+    # the headlines of each network are a family of their own
+    for result in results:
+        alone = headlines(quantities(result, list_theories()), list_theories())
+        beside = [each for each in found.all if each.model == result.settings["model"]]
+        assert [each.judged.q for each in beside] == [each.judged.q for each in alone if each.rows]
+    page = (root / "out" / "report.html").read_text(encoding="utf-8")
+    assert "report of 3 networks" in capsys.readouterr().out
+    for result in results:
+        assert f"trained {result.settings['model']}" in page
+    tex = (root / "out" / "table.tex").read_text(encoding="utf-8")
+    assert all(tex.count(f"trained {result.settings['model']}") == 2 for result in results)
+    assert "tian2024joma" in (root / "out" / "references.bib").read_text(encoding="utf-8")
+
+
+def test_what_is_complete_is_kept_and_what_fails_is_said(root, capsys):
+    assert run(root, str(root / "vit"), f"{root}/nets.py:broken", f"{root}/nets.py:own") == 2
+    error = capsys.readouterr().err
+    assert "nets.py:broken raised KeyError" in error
+    assert len([line for line in error.splitlines() if line.startswith("transformer-theory")]) == 1
+    before = {name: (root / "out" / name / "table.jsonl").stat().st_mtime_ns for name in ("vit", "own")}
+    assert run(root, str(root / "vit"), f"{root}/nets.py:own") == 0
+    after = {name: (root / "out" / name / "table.jsonl").stat().st_mtime_ns for name in ("vit", "own")}
+    assert before == after
+    assert run(root, str(root / "vit"), f"{root}/nets.py:own", more=("--overwrite",)) == 0
+    assert (root / "out" / "own" / "table.jsonl").stat().st_mtime_ns > before["own"]
+
+
+def test_an_interruption_keeps_the_networks_that_are_complete(root, monkeypatch):
+    from transformer_theory.cli import commands
+
+    measured = commands._measured
+
+    def interrupted(options, name, *rest):
+        if name.endswith("own"):
+            raise KeyboardInterrupt
+        return measured(options, name, *rest)
+
+    monkeypatch.setattr(commands, "_measured", interrupted)
+    assert run(root, str(root / "vit"), f"{root}/nets.py:own") == 130
+    assert Result.load(root / "out" / "vit").table
+    assert not (root / "out" / "own").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--labels", "l.txt"), "--labels applies to one model, got 2; name one"),
+        (("--against", "other"), "--against applies to one model, got 2; name one"),
+    ],
+)
+def test_options_of_one_network_are_refused_for_several(root, capsys, more, message):
+    assert run(root, "a", "b", more=more) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_several_networks_need_a_folder_and_different_names(root, capsys):
+    assert main(["measure", "a", "b"]) == 2
+    assert "2 models need a folder for their results; name it with --out" in capsys.readouterr().err
+    assert run(root, "a.py:own", "b.py:own") == 2
+    assert "models must have different names" in capsys.readouterr().err

@@ -141,7 +141,7 @@ def removed_head(generator: Generator, *, choose: Callable[[Any], ChosenHeads] =
     errors = {
         "loss with the head": abs(before - loss),
         "loss without it": abs(after - math.log(V)),
-        "largest effect of another head": max(abs(draw) for draw in drawing.means(NEXT)),
+        "largest effect of another head": max(abs(draw) for draw in drawing.null(NEXT).draws),
     }
     return Measured(max(errors.values()), errors | {"exact loss": loss, "draws": float(len(drawing.drawn))})
 

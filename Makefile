@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench figures ledger reach mutants docs notebook wheels clean
+.PHONY: help demo test lint bench figures ledger reach atlas mutants docs notebook wheels clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-7s %s\n", $$1, $$2}'
@@ -42,6 +42,10 @@ ledger: .venv/.installed  ## every claim, quick ones on 100 seeds and trainings 
 reach: .venv/.installed  ## the ladders of all theories on 5 seeds, in WORKERS processes; the page is docs/reach.md
 	@$(BIN)/transformer-theory reach --workers $(WORKERS) --out runs/reach
 	@$(BIN)/python docs/reach_pages.py docs runs/reach
+
+atlas: .venv/.installed  ## networks MODELS on the text TEXT and the images IMAGES, with interventions; the page is runs/atlas/report.html
+	@$(BIN)/transformer-theory measure $(MODELS) --interventions $(if $(TEXT),--text $(TEXT)) $(if $(IMAGES),--data $(IMAGES)) \
+		$(if $(MINUTES),--minutes $(MINUTES)) --out runs/atlas
 
 mutants: .venv/.installed  ## errors in the mathematics that claims and tests must detect, by hand and at random; the scores are in docs/claims.md
 	@$(BIN)/python -m benchmarks.mutants --workers $(WORKERS)

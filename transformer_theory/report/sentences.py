@@ -63,10 +63,10 @@ def sentences(found: Findings) -> list[str]:
     return [f"{title}: {text}." for title, text in statements(found)]
 
 
-def statements(found: Findings) -> list[tuple[str, str]]:
-    """Returns at most five pairs (title of a theory, what was found), without full stops.
+def statements(found: Findings, *, most: int = MAX_STATEMENTS) -> list[tuple[str, str]]:
+    """Returns at most ``most`` pairs (title of a theory, what was found), without full stops.
 
-    Of more than five theories, those with the most decided outcomes are chosen. A statement gives the
+    Of more theories, those with the most decided outcomes are chosen. A statement gives the
     headline on the raw tokens with its interval, its null and, if it holds for any data, its value on noise;
     then the number of trained networks in which the theory's quantity differs as predicted from copies
     of equal scale.
@@ -75,7 +75,7 @@ def statements(found: Findings) -> list[tuple[str, str]]:
         theory.name: sum(each.judged.outcome in _BEYOND for each in found.of(theory))
         for theory in found.theories
     }
-    chosen = sorted(decided, key=lambda name: -decided[name])[:MAX_STATEMENTS]
+    chosen = sorted(decided, key=lambda name: -decided[name])[:most]
     names = sorted(
         {name for each in found.all for name in (each.data, each.model) if literal(name) != name},
         key=len,

@@ -1,0 +1,193 @@
+"""The page of the documentation about trained networks.
+
+``python docs/atlas_pages.py DOCS [NAME=RESULT ...]`` stores the headlines and the interventions of results of
+``transformer-theory measure --interventions`` as DOCS/atlas/NAME, with fewer digits of their draws. From them
+the script writes atlas.svg in DOCS/figures, DOCS/atlas_networks.md, DOCS/atlas_table.md, and table.jsonl and
+table.tex in DOCS/atlas.
+A network that is measured again takes the place of its former result.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from intervention_pages import shortened
+
+from transformer_theory.comparison.judged import Finding, Findings, findings
+from transformer_theory.comparison.pooling import aggregate
+from transformer_theory.comparison.pretrained import headline_rows
+from transformer_theory.core.files import write_together
+from transformer_theory.core.format import counted, of_row
+from transformer_theory.core.judgement import Judged
+from transformer_theory.core.plotting import svg
+from transformer_theory.core.result import Result
+from transformer_theory.core.statistics import EQUAL_SCALE
+from transformer_theory.core.table import Table, grouped
+from transformer_theory.report import tables, tex
+from transformer_theory.report.interventions import found_in
+from transformer_theory.report.judged_figures import matrix
+from transformer_theory.report.md import table as formatted
+from transformer_theory.report.md import text
+from transformer_theory.report.origins import sentence
+from transformer_theory.report.sentences import statements
+from transformer_theory.theories import list_theories
+
+FOLDER = "atlas"
+HEADS = ("theory", "as predicted", "opposite", "neither", "not measured")
+
+
+def summarised(result: Result, name: str) -> Result:
+    """Returns the headlines and the interventions of a measured network, under another name."""
+    rows = [*headline_rows(result, list_theories()).values(), *result.select(kind="intervention")]
+    return replace(
+        shortened(replace(result, table=Table([replace(row, model=name) for row in rows]))),
+        settings={**result.settings, "model": name},
+        arrays={},
+    )
+
+
+def pages(results: Sequence[Result]) -> dict[str, str]:
+    """Returns the figure, the tables and the LaTeX by file name.
+
+    Raises:
+        ValueError: there are fewer than two networks.
+    """
+    combined = aggregate(list(results))
+    found, changed = findings(combined), found_in(results)
+    figure = matrix(found)
+    table = tables.findings(found, changed=changed)
+    if figure is None or table is None:
+        raise ValueError(f"expected results of at least two networks, got {len(results)}")
+    said = [
+        f"- **{text(title)}**: {text(words)}." for title, words in statements(found, most=len(found.theories))
+    ]
+    parts = [*said, "", *_overview(found), "", formatted(replace(table, caption="")).strip(), ""]
+    return {
+        "figures/atlas.svg": svg(figure) + "\n",
+        "atlas_networks.md": "\n".join([*_networks(results), ""]),
+        "atlas_table.md": "\n".join(parts),
+        f"{FOLDER}/table.jsonl": "".join(json.dumps(cell) + "\n" for cell in cells(found, changed, results)),
+        f"{FOLDER}/table.tex": tex.floats(replace(table, name="atlas"), sentence(combined.results)) + "\n",
+    }
+
+
+def _overview(found: Findings) -> Iterator[str]:
+    """Yields the lines of a table: in which networks the headline of each theory is as predicted, opposite,
+    neither, or not measured, and why.
+    """
+    yield "| " + " | ".join(HEADS) + " |"
+    yield "| :-- " * len(HEADS) + "|"
+    empty = 0
+    for theory in found.theories:
+        groups: dict[str, list[str]] = {head: [] for head in HEADS[1:]}
+        for each in found.of(theory):
+            groups[_group(each)].append(_said(each))
+            empty += _group(each) == HEADS[-1]
+        cells = ["; ".join(same) for same in groups.values()]
+        yield "| " + " | ".join([text(theory.short_title), *cells]) + " |"
+    yield ""
+    yield f"{empty} of {len(found.all)} cells are empty, for the reasons in the last column."
+
+
+def _group(finding: Finding) -> str:
+    outcome = finding.judged.outcome
+    known = {"as predicted": HEADS[1], "opposite": HEADS[2], "not measured": HEADS[4]}
+    return known.get(outcome, HEADS[3])
+
+
+def _said(finding: Finding) -> str:
+    judged = finding.judged
+    if judged.row.value is None:
+        return f"{text(finding.model)}: {text(judged.reason)}"
+    value = of_row(judged.row.value, judged.row)
+    words = f" ({judged.words})" if _group(finding) == HEADS[3] else ""
+    return f"{text(finding.model)}, {value}{words}"
+
+
+def _networks(results: Sequence[Result]) -> Iterator[str]:
+    """Yields the lines of a table of the networks, with the command that measured each."""
+    yield "| network | parameters | inputs | copies | measured with |"
+    yield "| :-- | --: | :-- | --: | :-- |"
+    for result in results:
+        copies = max(
+            (len(null.draws) for row in result.table for null in row.nulls if null.kind == EQUAL_SCALE),
+            default=0,
+        )
+        settings, record = result.settings, result.provenance
+        command = f"`{record['command']}`" if "command" in record else ""
+        cells = (
+            text(str(settings["model"])),
+            f"{settings['parameters']:,}" if "parameters" in settings else "",
+            text(str(settings.get("inputs", ""))),
+            str(copies),
+            f"{command} {str(record.get('date', ''))[:10]}, {record.get('machine', '')}",
+        )
+        yield "| " + " | ".join(cells) + " |"
+
+
+def cells(found: Findings, changed: Sequence[Judged], results: Sequence[Result]) -> Iterator[dict[str, Any]]:
+    """Yields the cells as JSON objects: theory, network, quantity, value with interval, each null, effect,
+    adjusted p-value and outcome, the outcomes of the interventions, and the command.
+    """
+    commands = {str(each.settings["model"]): each.provenance.get("command", "") for each in results}
+    by_place = grouped(changed, lambda each: (each.row.theory, each.row.model))
+    for each in found.all:
+        row, judged = each.judged.row, each.judged
+        yield {
+            "theory": each.theory.name,
+            "network": each.model,
+            "quantity": row.quantity,
+            "unit": row.unit,
+            "value": row.value,
+            "interval": row.interval,
+            "nulls": [
+                {
+                    "kind": null.kind,
+                    "draws": len(null.draws),
+                    "median": null.median,
+                    "range": [null.low, null.high],
+                }
+                for null in row.nulls
+                if null.draws
+            ],
+            "effect": judged.effect,
+            "q": judged.q,
+            "outcome": judged.outcome,
+            "reason": judged.reason,
+            "interventions": {
+                one.row.quantity: one.outcome for one in by_place.get((each.theory.name, each.model), ())
+            },
+            "command": commands.get(each.model, ""),
+        }
+
+
+def stored(docs: Path) -> list[Result]:
+    """Returns the stored results, by name."""
+    return [Result.load(folder) for folder in sorted((docs / FOLDER).iterdir()) if folder.is_dir()]
+
+
+def main(arguments: list[str]) -> None:
+    """Writes the page.
+
+    Raises:
+        ValueError: the arguments or the results do not fit.
+    """
+    if not arguments:
+        raise ValueError("expected the folder of the documentation and NAME=RESULT of networks; got nothing")
+    docs = Path(arguments[0])
+    for given in arguments[1:]:
+        name, equals, folder = given.partition("=")
+        if not equals:
+            raise ValueError(f"expected NAME=RESULT, got {given!r}")
+        slug = "-".join("".join(letter if letter.isalnum() else " " for letter in name.lower()).split())
+        summarised(Result.load(Path(folder)), name).save(docs / FOLDER / slug, overwrite=True)
+    results = stored(docs)
+    write_together({docs / name: text.encode() for name, text in pages(results).items()})
+    print(f"{counted(len(results), 'network')}: {docs / 'atlas_table.md'}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

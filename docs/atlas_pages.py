@@ -16,7 +16,7 @@ from typing import Any
 
 from intervention_pages import shortened
 
-from transformer_theory.comparison.judged import Finding, Findings, findings
+from transformer_theory.comparison.judged import Findings, findings
 from transformer_theory.comparison.pooling import aggregate
 from transformer_theory.comparison.pretrained import headline_rows
 from transformer_theory.core.files import write_together
@@ -28,7 +28,7 @@ from transformer_theory.core.statistics import EQUAL_SCALE
 from transformer_theory.core.table import Table, grouped
 from transformer_theory.report import tables, tex
 from transformer_theory.report.interventions import found_in
-from transformer_theory.report.judged_figures import matrix
+from transformer_theory.report.judged_figures import MARKS, matrix
 from transformer_theory.report.md import table as formatted
 from transformer_theory.report.md import text
 from transformer_theory.report.origins import sentence
@@ -36,7 +36,6 @@ from transformer_theory.report.sentences import statements
 from transformer_theory.theories import list_theories
 
 FOLDER = "atlas"
-HEADS = ("theory", "as predicted", "opposite", "neither", "not measured")
 
 
 def summarised(result: Result, name: str) -> Result:
@@ -64,7 +63,7 @@ def pages(results: Sequence[Result]) -> dict[str, str]:
     said = [
         f"- **{text(title)}**: {text(words)}." for title, words in statements(found, most=len(found.theories))
     ]
-    parts = [*said, "", *_overview(found), "", formatted(replace(table, caption="")).strip(), ""]
+    parts = [*said, "", *_overview(found, changed), "", formatted(replace(table, caption="")).strip(), ""]
     return {
         "figures/atlas.svg": svg(figure) + "\n",
         "atlas_networks.md": "\n".join([*_networks(results), ""]),
@@ -74,37 +73,43 @@ def pages(results: Sequence[Result]) -> dict[str, str]:
     }
 
 
-def _overview(found: Findings) -> Iterator[str]:
-    """Yields the lines of a table: in which networks the headline of each theory is as predicted, opposite,
-    neither, or not measured, and why.
+def _overview(found: Findings, changed: Sequence[Judged]) -> Iterator[str]:
+    """Yields the lines of a table, theories by networks: the headline with the mark of its outcome, and how
+    many interventions are as predicted. The reasons of empty cells follow.
     """
-    yield "| " + " | ".join(HEADS) + " |"
-    yield "| :-- " * len(HEADS) + "|"
-    empty = 0
+    columns = found.columns
+    by_place = grouped(changed, lambda each: (each.row.theory, each.row.model))
+    yield "| " + " | ".join(["theory", *(text(model) for *_, model in columns)]) + " |"
+    yield "| :-- " + "| --: " * len(columns) + "|"
+    reasons: dict[str, list[str]] = {}
     for theory in found.theories:
-        groups: dict[str, list[str]] = {head: [] for head in HEADS[1:]}
-        for each in found.of(theory):
-            groups[_group(each)].append(_said(each))
-            empty += _group(each) == HEADS[-1]
-        cells = ["; ".join(same) for same in groups.values()]
-        yield "| " + " | ".join([text(theory.short_title), *cells]) + " |"
+        cells = [text(theory.short_title)]
+        for column in columns:
+            finding = found.at(theory, column)
+            assert finding is not None  # every network has a headline of every theory
+            judged, model = finding.judged, finding.model
+            if judged.row.value is None:
+                reasons.setdefault(judged.reason, []).append(f"{theory.short_title} in {model}")
+                cells.append(f"\N{EM DASH} ({list(reasons).index(judged.reason) + 1})")
+                continue
+            value = of_row(judged.row.value, judged.row)
+            mark = "✓" if judged.outcome == "as predicted" else MARKS.get(judged.outcome, ("", ""))[0]
+            tested = [each for each in by_place.get((theory.name, model), ()) if each.q is not None]
+            right = sum(each.outcome == "as predicted" for each in tested)
+            share = f"<br>{right} of {len(tested)}" if tested else ""
+            cells.append(f"{mark.strip()} {value}{share}".strip())
+        yield "| " + " | ".join(cells) + " |"
+    met = {each.judged.outcome for each in found.all}
+    marks = "; ".join(f"{mark.strip()} {words}" for outcome, (mark, words) in MARKS.items() if outcome in met)
+    empty = sum(map(len, reasons.values()))
     yield ""
-    yield f"{empty} of {len(found.all)} cells are empty, for the reasons in the last column."
-
-
-def _group(finding: Finding) -> str:
-    outcome = finding.judged.outcome
-    known = {"as predicted": HEADS[1], "opposite": HEADS[2], "not measured": HEADS[4]}
-    return known.get(outcome, HEADS[3])
-
-
-def _said(finding: Finding) -> str:
-    judged = finding.judged
-    if judged.row.value is None:
-        return f"{text(finding.model)}: {text(judged.reason)}"
-    value = of_row(judged.row.value, judged.row)
-    words = f" ({judged.words})" if _group(finding) == HEADS[3] else ""
-    return f"{text(finding.model)}, {value}{words}"
+    yield (
+        f"✓ as predicted; {marks}. Below each value: interventions that are as predicted, of those that were "
+        f"tested. {empty} of {len(found.all)} cells are empty:"
+    )
+    yield ""
+    for number, (reason, places) in enumerate(reasons.items(), 1):
+        yield f"{number}. {text(reason)}: {text('; '.join(places))}."
 
 
 def _networks(results: Sequence[Result]) -> Iterator[str]:

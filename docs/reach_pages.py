@@ -7,11 +7,16 @@ Theories that no RESULT has measured keep the rungs stored there, so one theory 
 """
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import atlas_pages
+
 from transformer_theory.comparison.judged import rung_results
 from transformer_theory.comparison.pooling import aggregate
+from transformer_theory.comparison.pretrained import headline_rows
+from transformer_theory.comparison.reach import described, pretrained_rung
 from transformer_theory.core.files import write_together
 from transformer_theory.core.format import portable_command
 from transformer_theory.core.measurement import Measurement
@@ -26,22 +31,48 @@ from transformer_theory.report.tables import reach
 from transformer_theory.theories import list_theories
 
 FOLDER = "reach"
+OF_LADDERS = ", digits"  # end of the names of networks like those of the ladders
 DIGITS = 5  # significant digits of the null draws that are kept
 
 
-def pages(result: Result) -> dict[str, str]:
+def with_networks(result: Result, networks: Sequence[Result]) -> Result:
+    """Returns a reach with rungs of trained networks that were measured by themselves, in the last column;
+    those of the digits, on which the ladders train networks of their own, are left out.
+    """
+    ladders = {name: dict(ladder) for name, ladder in result.settings["ladders"].items()}
+    rows = list(result.table)
+    known = {theory.name: theory for theory in list_theories()}
+    for network in networks:
+        if str(network.settings["model"]).endswith(OF_LADDERS):
+            continue
+        for name, row in headline_rows(network, list_theories()).items():
+            if name not in ladders:
+                continue
+            rung = pretrained_rung(known[name], row.model)
+            ladders[name]["rungs"] = ladders[name]["rungs"] + described(known[name], [rung])["rungs"]
+            rows.append(replace(row, kind="rung", rung=rung.name, seed=0, at={}, verdict="not covered"))
+    return replace(result, settings={**result.settings, "ladders": ladders}, table=Table(rows))
+
+
+def pages(result: Result, networks: Sequence[Result] = ()) -> dict[str, str]:
     """Returns the figure and the texts by file name.
 
+    Args:
+        result: a result of reach.
+        networks: results of trained networks (:mod:`atlas_pages`), whose headlines are further rungs.
     Raises:
         ValueError: the result holds no rungs.
     """
+    if "ladders" not in result.settings:
+        raise ValueError(f"expected a result of reach, got {result.name} without rungs")
+    records = _records(result)
+    result = with_networks(result, networks)
     rungs = rung_results(aggregate(result))
     figure, overview, numbers = reach_map(rungs), reach_overview(rungs), reach(rungs)
     if figure is None or overview is None or numbers is None:
         raise ValueError(f"expected a result of reach, got {result.name} without rungs")
     seeds, inputs = len(result.settings["seeds"]), ", ".join(result.settings.get("inputs", {}).values())
     lines = [f"- **{text(title)}**: {text(sentence)}." for title, sentence in reach_statements(rungs)]
-    records = _records(result)
     runs = grouped(
         records,
         lambda name: (
@@ -130,7 +161,12 @@ def main(arguments: list[str]) -> None:
         )
     if len(arguments) > 1:
         result.save(stored, overwrite=True)
-    write_together({docs / name: text.encode() for name, text in pages(Result.load(stored)).items()})
+    write_together(
+        {
+            docs / name: text.encode()
+            for name, text in pages(Result.load(stored), atlas_pages.stored(docs)).items()
+        }
+    )
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from transformer_theory.comparison.judged import rung_results
+from transformer_theory.comparison.pretrained import headline_rows
+from transformer_theory.core.ladder import COLUMNS, CONSTRUCTION_COLUMNS
 from transformer_theory.core.result import Result
 from transformer_theory.report import aggregate
 from transformer_theory.report.judged_figures import PAPER_COLUMN, reach_overview
@@ -18,7 +20,8 @@ from transformer_theory.theories import list_theories
 DOCS = Path(__file__).parents[1] / "docs"
 sys.path.insert(0, str(DOCS))
 
-from reach_pages import FOLDER, main, merged, pages  # noqa: E402
+import atlas_pages  # noqa: E402
+from reach_pages import FOLDER, main, merged, pages, with_networks  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +30,7 @@ def stored() -> Result:
 
 
 def test_the_pages_are_those_of_the_stored_result(stored):
-    for name, text in pages(stored).items():
+    for name, text in pages(stored, atlas_pages.stored(DOCS)).items():
         assert (DOCS / name).read_text(encoding="utf-8") == text, (
             f"{name}: run python docs/reach_pages.py docs"
         )
@@ -57,6 +60,26 @@ def test_the_overview_fits_a_column_and_stays_legible(stored):
         left + width < other for (row, left, width), (same, other, _) in pairwise(squares) if row == same
     )
     assert max(left + width for _, left, width in squares) <= PAPER_COLUMN
+
+
+def test_trained_networks_are_rungs_of_the_last_column(stored):
+    networks = [each for each in atlas_pages.stored(DOCS) if "digits" not in each.settings["model"]]
+    found = rung_results(aggregate(with_networks(stored, networks)))
+    assert len(networks) > 2
+    for network in networks:
+        headlines = headline_rows(network, list_theories())
+        name = f"pretrained {network.settings['model']}"
+        rungs = {each.theory.name: each for each in found if each.name == name}
+        assert rungs.keys() == headlines.keys() & stored.settings["ladders"].keys()
+        for theory, rung in rungs.items():
+            assert rung.column in (COLUMNS[-1], CONSTRUCTION_COLUMNS[-1])
+            assert rung.judged.row.value == headlines[theory].value
+            assert not rung.covered
+    # rungs that were measured with the ladder stay
+    before = rung_results(aggregate(stored))
+    assert [each.name for each in found if not each.name.startswith("pretrained ")] == [
+        each.name for each in before
+    ]
 
 
 @pytest.mark.parametrize("theory", list_theories(), ids=lambda theory: theory.name)

@@ -22,7 +22,7 @@ from ..core import listeners, parallel, threads
 from ..core.errors import Infeasible, NotConverged, nearest
 from ..core.format import slug
 from ..core.journal import UNFINISHED
-from ..core.ladder import COLUMNS, MAPS, ORDER, PRETRAINED, Rung
+from ..core.ladder import COLUMNS, MAPS, ORDER, PRETRAINED, Needs, Rung
 from ..core.measurement import Measurement
 from ..core.progress import Progress, shown
 from ..core.result import Result, provenance
@@ -173,7 +173,11 @@ def reach(
         if not rung.needs or inputs.of(rung)
     ]
     last = {
-        (theory, network): _pretrained_rung(theory, network) for network in others for theory, _ in chosen
+        (theory, network): pretrained_rung(
+            theory, network.name, needs="text" if network.takes_ids else "images"
+        )
+        for network in others
+        for theory, _ in chosen
     }
     missing = [cell for cell in cells if key_of(cell) not in done]
     cells += [(theory, rung, 0) for (theory, _), rung in last.items()]
@@ -243,7 +247,7 @@ def reach(
         "seeds": list(seeds),
         "theories": [theory.name for theory, _ in chosen],
         "inputs": inputs.names,
-        "ladders": {theory.name: _described(theory, rungs) for theory, rungs in chosen},
+        "ladders": {theory.name: described(theory, rungs) for theory, rungs in chosen},
         **({"models": {network.name: network.described for network in others}} if others else {}),
     }
     sources = tuple(dict.fromkeys(source for theory, _ in chosen for source in theory.sources))
@@ -344,16 +348,16 @@ def rung_name(network: Pretrained) -> str:
     return f"{PRETRAINED}{network.name}"
 
 
-def _pretrained_rung(theory: Theory, network: Pretrained) -> Rung:
+def pretrained_rung(theory: Theory, name: str, *, needs: Needs = "") -> Rung:
     """Returns the rung of a network of others, in the last column of a theory's map."""
     assert theory.ladder is not None
     headline = "" if theory.in_networks is None else theory.in_networks.headline
     return Rung(
-        rung_name(network),
+        f"{PRETRAINED}{name}",
         "the sizes, the data and the training of the small networks",
         lambda generator: (),
         column=theory.ladder.rungs[0].columns[-1],
-        needs="text" if network.takes_ids else "images",
+        needs=needs,
         quantity=headline if headline != theory.ladder.quantity else "",
     )
 
@@ -396,6 +400,7 @@ def _in_pretrained(
                     seed=seed,
                     model=network.name,
                     data=data,
+                    at={},  # the test that a headline comes from, such as a prompt
                     verdict="not covered",
                 )
             ],
@@ -479,7 +484,7 @@ def _rows(
             yield replace(row, predicted=reference, basis="own setting") if own else row
 
 
-def _described(theory: Theory, rungs: Sequence[Rung]) -> dict[str, Any]:
+def described(theory: Theory, rungs: Sequence[Rung]) -> dict[str, Any]:
     """Returns the description of a ladder as JSON values, from which the reach map is drawn."""
     assert theory.ladder is not None
     return {

@@ -278,7 +278,9 @@ def findings(found: Findings, absent: Sequence[Theory] = (), changed: Sequence[J
     if absent:
         listed = tuple(piece for theory in absent for piece in ("; ", *_title(theory)))[1:]
         blocks.append(Block("", (Line((), ("Not measured on these data: ", *listed)),), strong=True))
-    legend = judged_legend([finding.judged for finding in found.all])
+    one_by_one = all(finding.view == "network" and finding.judged.seeds <= 1 for finding in found.all)
+    value = "the mean over layers and heads" if one_by_one else "the mean over seeds"
+    legend = judged_legend([finding.judged for finding in found.all], value)
     caption = "Headlines of the theories on the data and in the networks."
     return Table("findings", caption, JUDGED, tuple(blocks), legend).without_empty()
 

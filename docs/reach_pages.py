@@ -66,9 +66,11 @@ def pages(result: Result, networks: Sequence[Result] = ()) -> dict[str, str]:
     if "ladders" not in result.settings:
         raise ValueError(f"expected a result of reach, got {result.name} without rungs")
     records = _records(result)
+    # the overview has room for the rungs of the ladders alone
+    overview = reach_overview(rung_results(aggregate(result)))
     result = with_networks(result, networks)
     rungs = rung_results(aggregate(result))
-    figure, overview, numbers = reach_map(rungs), reach_overview(rungs), reach(rungs)
+    figure, numbers = reach_map(rungs), reach(rungs)
     if figure is None or overview is None or numbers is None:
         raise ValueError(f"expected a result of reach, got {result.name} without rungs")
     seeds, inputs = len(result.settings["seeds"]), ", ".join(result.settings.get("inputs", {}).values())

@@ -31,7 +31,7 @@ from transformer_theory.report.tables import reach
 from transformer_theory.theories import list_theories
 
 FOLDER = "reach"
-OF_LADDERS = ", digits"  # end of the names of networks like those of the ladders
+OF_LADDERS = "digits)"  # end of the names of networks like those of the ladders
 DIGITS = 5  # significant digits of the null draws that are kept
 
 

@@ -25,7 +25,7 @@ def broken():
     raise KeyError("weights")
 """
 NAME = "someone/bert"
-OPTIONS = ["--theories", "joma,scan_snap", "--networks", "20", "--minutes", "1"]
+OPTIONS = ["--theories", "joma,scan_snap,chain_of_thought", "--networks", "20", "--minutes", "1"]
 
 
 @pytest.fixture
@@ -52,14 +52,18 @@ def test_networks_of_images_of_ids_and_with_inputs_of_their_own_on_one_page(root
     assert folders == {"vit", "someone-bert", "own"}
     results = [Result.load(root / "out" / name) for name in ("vit", "someone-bert", "own")]
     found = findings(aggregate(results))
-    assert len(found.columns) == 3
-    assert {finding.theory.name for finding in found.all} == {"joma", "scan_snap"}
+    # what was not measured stands in the column of its network
+    assert [model for *_, model in found.columns] == [result.settings["model"] for result in results]
+    assert {finding.theory.name for finding in found.all} == {"joma", "scan_snap", "chain_of_thought"}
+    missing = [each for each in found.all if each.theory.name == "chain_of_thought"]
+    assert [each.judged.outcome for each in missing] == ["not measured"] * 3
     # the headlines of each network are a family of their own
     for result in results:
         alone = headlines(quantities(result, list_theories()), list_theories())
         beside = [each for each in found.all if each.model == result.settings["model"]]
-        assert [each.judged.q for each in beside] == [each.judged.q for each in alone if each.rows]
+        assert [each.judged.q for each in beside] == [each.judged.q for each in alone]
     page = (root / "out" / "report.html").read_text(encoding="utf-8")
+    assert "Theories of transformers in 3 networks" in page
     assert "report of 3 networks" in capsys.readouterr().out
     for result in results:
         assert f"trained {result.settings['model']}" in page

@@ -340,6 +340,10 @@ def test_a_sentence_needs_significance_and_an_effect():
     assert not insignificant.notable(0.05)
     (by_range,) = judged(in_network(1.5, NINE), rule=HEADLINES)
     assert not by_range.notable(0.05)
+    # a median that is zero up to rounding divides nothing
+    middle = sorted(COPIED)[len(COPIED) // 2]
+    (about_zero,) = judged(in_network(1.5, [draw - middle + 1e-15 for draw in COPIED]), rule=HEADLINES)
+    assert (about_zero.effect_unit, about_zero.effect) == ("median", None)
     (share,) = judged(in_network(0.75, [0.3 + 0.4 * draw for draw in COPIED], unit="share"))
     assert (share.effect_unit, share.effect) == ("bound", pytest.approx(0.5))
     (predicted,) = judged(in_network(1.5, predicted=2.5))

@@ -141,13 +141,16 @@ def _of_networks(aggregate: Aggregate) -> list[Finding]:
     networks = [
         (number, result) for number, result in enumerate(aggregate.results) if is_of_one_network(result)
     ]
+    if len(networks) < 2:
+        return []
     theories = {theory.name: theory for theory in aggregate.theories}
-    return [
-        Finding(theories[each.theory], each.judged, "network", "", result_label(number))
-        for number, result in networks
-        if len(networks) > 1
-        for each in headlines(quantities(result, aggregate.theories), aggregate.theories)
-    ]
+    found = []
+    for number, result in networks:
+        for each in headlines(quantities(result, aggregate.theories), aggregate.theories):
+            row = replace(each.judged.row, model=str(result.settings["model"]))  # also of what is missing
+            judged = replace(each.judged, row=row)
+            found.append(Finding(theories[each.theory], judged, "network", "", result_label(number)))
+    return found
 
 
 def _headlines(aggregate: Aggregate, theory: Theory) -> list[tuple[Theory, View, str, Entry]]:

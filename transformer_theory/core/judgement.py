@@ -30,6 +30,7 @@ from .statistics import (
     LEVEL,
     PERMUTED_LABELS,
     RANGE_DRAWS,
+    ROUNDING,
     SHOWN,
     UNTRAINED,
     agreement,
@@ -232,8 +233,12 @@ class Judged:
         return None if row.bounds is None or row.side not in (">=", "<=") else row.bounds[row.side == ">="]
 
     def _effect(self, value: float | None) -> float | None:
-        median = None if self.row.null is None else self.row.null.median
-        if self.effect_unit == "median" and median is not None:
+        null = self.row.null
+        median = None if null is None else null.median
+        if self.effect_unit == "median" and null is not None and median is not None:
+            # a median that is zero up to rounding is no unit
+            if abs(median) <= ROUNDING * max(map(abs, null.draws), default=0.0):
+                return None
             return agreement(value, median + abs(median), median)
         return agreement(value, self._bound if self.row.predicted is None else self.row.predicted, median)
 

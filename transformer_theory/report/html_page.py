@@ -227,6 +227,10 @@ def _head(combined: Aggregate, single: Result | None) -> dict[str, Any]:
             f"The measurements of {f'{count} results' if count > 1 else 'one result'} next to the "
             "predictions of the theories."
         )
+        if count > 1 and all(is_of_one_network(result) for result in combined.results):
+            title = f"Theories of transformers in {count} networks"
+            lead = "The headline of each theory in each network, beside copies of the same network."
+            heading = title
         return {"title": title, "heading": heading, "lead": lead, "facts": ""}
     settings, models = single.settings, figures.models_of(single)
     lead = (

@@ -68,7 +68,7 @@ def test_networks_of_images_of_ids_and_with_inputs_of_their_own_on_one_page(root
     for result in results:
         assert f"trained {result.settings['model']}" in page
     tex = (root / "out" / "table.tex").read_text(encoding="utf-8")
-    assert all(tex.count(f"trained {result.settings['model']}") == 2 for result in results)
+    assert all(tex.count(f"trained {result.settings['model']}") == 3 for result in results)
     assert "tian2024joma" in (root / "out" / "references.bib").read_text(encoding="utf-8")
 
 

@@ -18,7 +18,6 @@ from ..comparison.judged import (
     headlines,
     is_of_one_network,
     quantities,
-    rung_results,
     with_headlines,
 )
 from ..comparison.pooling import (
@@ -50,6 +49,7 @@ from . import (
     interventions,
     judged_figures,
     number_tables,
+    reach,
     tables,
     training,
 )
@@ -73,7 +73,6 @@ from .sentences import (
     network_statements,
     other_outcomes,
     overview,
-    reach_statements,
     shape,
     statements,
     subject,
@@ -133,7 +132,7 @@ def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | Non
     context: dict[str, Any] = {
         **_head(combined, single),
         "alone": single,
-        "reach": _reach(combined),
+        "reach": reach.section(combined),
         "found": _found(combined),
         "interventions": interventions.section(combined.results, combined.theories),
         "notes": combined.notes,
@@ -176,25 +175,6 @@ def _found(combined: Aggregate) -> dict[str, Any] | None:
         "matrix": figure,
         "caption": f"{format.counted(found.tests, 'test')}, {_FALSE_DISCOVERIES}.",
         "table": tables.findings(found, changed=interventions.found_in(combined.results)),
-    }
-
-
-def _reach(combined: Aggregate) -> dict[str, Any] | None:
-    """Returns the reach: sentences, figure and numbers; None if the results hold no reach."""
-    rungs = rung_results(combined)
-    if not rungs:
-        return None
-    figure = inline(
-        lambda: judged_figures.reach_map(rungs),
-        "reach-map",
-        "Theories by the assumptions that are relaxed: agreement with the prediction",
-    )
-    caption = f"Effect in each theory as its assumptions are relaxed; {_FALSE_DISCOVERIES}."
-    return {
-        "statements": reach_statements(rungs),
-        "map": figure,
-        "caption": caption,
-        "table": tables.reach(rungs),
     }
 
 

@@ -1,0 +1,30 @@
+"""The reach of the theories: the section of a page."""
+
+from typing import Any
+
+from ..comparison.judged import rung_results
+from ..comparison.pooling import Aggregate
+from ..core.statistics import LEVEL
+from . import judged_figures, tables
+from .html import inline
+from .sentences import reach_statements
+
+
+def section(combined: Aggregate) -> dict[str, Any] | None:
+    """Returns what a page says: sentences, figure and numbers; None if the results hold no reach."""
+    rungs = rung_results(combined)
+    if not rungs:
+        return None
+    figure = inline(
+        lambda: judged_figures.reach_map(rungs),
+        "reach-map",
+        "Theories by the assumptions that are relaxed: agreement with the prediction",
+    )
+    rate = f"false discovery rate at most {100 * LEVEL:.0f}\u00a0%"
+    caption = f"Effect in each theory as its assumptions are relaxed; {rate}."
+    return {
+        "statements": reach_statements(rungs),
+        "map": figure,
+        "caption": caption,
+        "table": tables.reach(rungs),
+    }

@@ -9,18 +9,18 @@ A network that is measured again takes the place of its former result.
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from intervention_pages import shortened
+import intervention_pages
 
 from transformer_theory.comparison.judged import Findings, findings
 from transformer_theory.comparison.pooling import aggregate
 from transformer_theory.comparison.pretrained import headline_rows
 from transformer_theory.core.files import write_together
-from transformer_theory.core.format import counted, of_row
+from transformer_theory.core.format import counted, of_row, slug
 from transformer_theory.core.judgement import Judged
 from transformer_theory.core.plotting import svg
 from transformer_theory.core.result import Result
@@ -36,13 +36,16 @@ from transformer_theory.report.sentences import statements
 from transformer_theory.theories import list_theories
 
 FOLDER = "atlas"
+ByPlace = Mapping[tuple[str, str], Sequence[Judged]]  # judged interventions by theory and network
 
 
 def summarised(result: Result, name: str) -> Result:
     """Returns the headlines and the interventions of a measured network, under another name."""
     rows = [*headline_rows(result, list_theories()).values(), *result.select(kind="intervention")]
     return replace(
-        shortened(replace(result, table=Table([replace(row, model=name) for row in rows]))),
+        intervention_pages.shortened(
+            replace(result, table=Table([replace(row, model=name) for row in rows]))
+        ),
         settings={**result.settings, "model": name},
         arrays={},
     )
@@ -56,6 +59,7 @@ def pages(results: Sequence[Result]) -> dict[str, str]:
     """
     combined = aggregate(list(results))
     found, changed = findings(combined), found_in(results)
+    by_place = grouped(changed, lambda each: (each.row.theory, each.row.model))
     figure = matrix(found)
     table = tables.findings(found, changed=changed)
     if figure is None or table is None:
@@ -63,22 +67,21 @@ def pages(results: Sequence[Result]) -> dict[str, str]:
     said = [
         f"- **{text(title)}**: {text(words)}." for title, words in statements(found, most=len(found.theories))
     ]
-    parts = [*said, "", *_overview(found, changed), "", formatted(replace(table, caption="")).strip(), ""]
+    parts = [*said, "", *_overview(found, by_place), "", formatted(replace(table, caption="")).strip(), ""]
     return {
         "figures/atlas.svg": svg(figure) + "\n",
         "atlas_networks.md": "\n".join([*_networks(results), ""]),
         "atlas_table.md": "\n".join(parts),
-        f"{FOLDER}/table.jsonl": "".join(json.dumps(cell) + "\n" for cell in cells(found, changed, results)),
+        f"{FOLDER}/table.jsonl": "".join(json.dumps(cell) + "\n" for cell in cells(found, by_place, results)),
         f"{FOLDER}/table.tex": tex.floats(replace(table, name="atlas"), sentence(combined.results)) + "\n",
     }
 
 
-def _overview(found: Findings, changed: Sequence[Judged]) -> Iterator[str]:
+def _overview(found: Findings, by_place: ByPlace) -> Iterator[str]:
     """Yields the lines of a table, theories by networks: the headline with the mark of its outcome, and how
     many interventions are as predicted. The reasons of empty cells follow.
     """
     columns = found.columns
-    by_place = grouped(changed, lambda each: (each.row.theory, each.row.model))
     yield "| " + " | ".join(["theory", *(text(model) for *_, model in columns)]) + " |"
     yield "| :-- " + "| --: " * len(columns) + "|"
     reasons: dict[str, list[str]] = {}
@@ -133,12 +136,11 @@ def _networks(results: Sequence[Result]) -> Iterator[str]:
         yield "| " + " | ".join(cells) + " |"
 
 
-def cells(found: Findings, changed: Sequence[Judged], results: Sequence[Result]) -> Iterator[dict[str, Any]]:
+def cells(found: Findings, by_place: ByPlace, results: Sequence[Result]) -> Iterator[dict[str, Any]]:
     """Yields the cells as JSON objects: theory, network, quantity, value with interval, each null, effect,
     adjusted p-value and outcome, the outcomes of the interventions, and the command.
     """
     commands = {str(each.settings["model"]): each.provenance.get("command", "") for each in results}
-    by_place = grouped(changed, lambda each: (each.row.theory, each.row.model))
     for each in found.all:
         row, judged = each.judged.row, each.judged
         yield {
@@ -170,8 +172,8 @@ def cells(found: Findings, changed: Sequence[Judged], results: Sequence[Result])
 
 
 def stored(docs: Path) -> list[Result]:
-    """Returns the stored results, by name."""
-    return [Result.load(folder) for folder in sorted((docs / FOLDER).iterdir()) if folder.is_dir()]
+    """Returns the stored networks, by name."""
+    return intervention_pages.stored(docs, FOLDER)
 
 
 def main(arguments: list[str]) -> None:
@@ -187,8 +189,7 @@ def main(arguments: list[str]) -> None:
         name, equals, folder = given.partition("=")
         if not equals:
             raise ValueError(f"expected NAME=RESULT, got {given!r}")
-        slug = "-".join("".join(letter if letter.isalnum() else " " for letter in name.lower()).split())
-        summarised(Result.load(Path(folder)), name).save(docs / FOLDER / slug, overwrite=True)
+        summarised(Result.load(Path(folder)), name).save(docs / FOLDER / slug(name), overwrite=True)
     results = stored(docs)
     write_together({docs / name: text.encode() for name, text in pages(results).items()})
     print(f"{counted(len(results), 'network')}: {docs / 'atlas_table.md'}")

@@ -6,7 +6,6 @@ DOCS/figures and DOCS/intervention_tables.md. A network that is measured again t
 result.
 """
 
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from transformer_theory.comparison.interventions import judged_interventions
 from transformer_theory.core.files import write_together
-from transformer_theory.core.format import of_row, p_value, portable_command
+from transformer_theory.core.format import of_row, p_value, portable_command, slug
 from transformer_theory.core.judgement import Judged
 from transformer_theory.core.plotting import svg
 from transformer_theory.core.result import Result
@@ -104,9 +103,9 @@ def _cell(judged: Judged) -> str:
     return f"{mark}{value}{mark}{control}" + ("" if q is None else f"<br>{p_value(q)}")
 
 
-def stored(docs: Path) -> list[Result]:
-    """Returns the stored results, by name."""
-    return [Result.load(folder) for folder in sorted((docs / FOLDER).iterdir()) if folder.is_dir()]
+def stored(docs: Path, folder: str = FOLDER) -> list[Result]:
+    """Returns the results that are stored in a folder of the documentation, by name."""
+    return [Result.load(path) for path in sorted((docs / folder).iterdir()) if path.is_dir()]
 
 
 def shortened(result: Result) -> Result:
@@ -145,8 +144,7 @@ def main(arguments: list[str]) -> None:
     for folder in arguments[1:]:
         new = shortened(Result.load(folder))
         pages([new])  # before anything is replaced
-        name = re.sub(r"[^a-z0-9]+", "-", str(new.settings["model"]).lower()).strip("-")
-        new.save(docs / FOLDER / name, overwrite=True)
+        new.save(docs / FOLDER / slug(str(new.settings["model"])), overwrite=True)
     write_together({docs / name: text.encode() for name, text in pages(stored(docs)).items()})
 
 

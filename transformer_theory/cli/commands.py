@@ -1,7 +1,6 @@
 """The commands ``compare``, ``measure`` and ``run``."""
 
 import argparse
-import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import nearest
-from ..core.format import counted
+from ..core.format import counted, slug
 from .terminal import NAME, console, progress_line
 
 if TYPE_CHECKING:
@@ -184,7 +183,7 @@ def _folder_name(model: str) -> str:
     name = model.rpartition(":")[2] if ":" in model else model
     if Path(model).exists():
         name = Path(model).resolve().name
-    return re.sub(r"[^\w.-]+", "-", name).strip("-.")
+    return slug(name)
 
 
 def _measure_one(options: argparse.Namespace, model: str, out: Path | None = None) -> int:

@@ -69,14 +69,9 @@ def are_ids(data: Inputs) -> bool:
     return not any(tensor.is_floating_point() for tensor in tensors)
 
 
-def are_of_classes(outputs: Tensor | None, labels: Tensor | None) -> bool:
+def are_of_classes(outputs: Tensor | None, labels: Tensor) -> bool:
     """Returns whether outputs ``[n, classes]`` of a network can be those of the classes of labels ``[n]``."""
-    return (
-        outputs is not None
-        and labels is not None
-        and outputs.ndim == 2
-        and 0 <= int(labels.max()) < outputs.shape[1]
-    )
+    return outputs is not None and outputs.ndim == 2 and 0 <= int(labels.max()) < outputs.shape[1]
 
 
 def limits_of_ids(network: nn.Module, data: Inputs, special_ids: Collection[int] | None) -> dict[str, int]:

@@ -156,9 +156,9 @@ def reach(
     seeds = seed_numbers("seeds", seeds)
     saved, others = divided(models)
     inputs = Inputs.read(images, text)
-    names = inputs.names | {rung_name(network): network.size for network in others}
+    names = inputs.names | {rung_name(network.name): network.size for network in others}
     checksums = inputs.checksums | {
-        rung_name(network): checksum_of(network.user.network.state_dict()) for network in others
+        rung_name(network.name): checksum_of(network.user.network.state_dict()) for network in others
     }
     for network in others:
         check(network, images=None if inputs.images is None else inputs.images[1], text=inputs.file)
@@ -343,9 +343,9 @@ def _stored_rungs(
     return {Rung(name, relaxes, lambda generator: (), column=SHARED): rows for name, rows in rungs.items()}
 
 
-def rung_name(network: Pretrained) -> str:
+def rung_name(network: str) -> str:
     """Returns the name of the rung of a network of others."""
-    return f"{PRETRAINED}{network.name}"
+    return f"{PRETRAINED}{network}"
 
 
 def pretrained_rung(theory: Theory, name: str, *, needs: Needs = "") -> Rung:
@@ -353,7 +353,7 @@ def pretrained_rung(theory: Theory, name: str, *, needs: Needs = "") -> Rung:
     assert theory.ladder is not None
     headline = "" if theory.in_networks is None else theory.in_networks.headline
     return Rung(
-        f"{PRETRAINED}{name}",
+        rung_name(name),
         "the sizes, the data and the training of the small networks",
         lambda generator: (),
         column=theory.ladder.rungs[0].columns[-1],
@@ -372,7 +372,7 @@ def _in_pretrained(
         journal = None
         if folder is not None:  # of these theories: others may have been measured before
             known = zlib.crc32(" ".join(theory.name for theory in theories).encode())
-            journal = folder / f"{slug(rung_name(network))}-{known:08x}{UNFINISHED}"
+            journal = folder / f"{slug(rung_name(network.name))}-{known:08x}{UNFINISHED}"
         result = measured(
             network,
             theories,

@@ -147,10 +147,10 @@ class Drawing:
 
     def add(self, found: dict[str, Float[np.ndarray, " n"]] | None) -> None:
         """Adds the effects of a draw; what changed nothing has none."""
-        nothing = {measure.name: np.zeros(self.n) for measure in self.applied.subject.measures}
-        effects = nothing if found is None else found
-        self.drawn.append({name: torch.from_numpy(each) for name, each in effects.items()})
         self.nothing += found is None
+        if found is None:
+            found = {measure.name: np.zeros(self.n) for measure in self.applied.subject.measures}
+        self.drawn.append({name: torch.from_numpy(each) for name, each in found.items()})
 
     def null(self, measure: str) -> Null:
         """Returns the null of the mean effect on one measure: the means of the draws, or, if every sequence
@@ -159,10 +159,10 @@ class Drawing:
         own, kind = self.differences[measure], self.control.kind
         if not self.drawn:
             return Null(kind, ())
-        drawn = [each[measure] for each in self.drawn]
+        drawn = torch.stack([each[measure] for each in self.drawn])
         if self.control.is_of_sequences:
-            value, draws = exchanged(own, torch.stack(drawn))
-            return Null(kind, draws, value, center=float(torch.stack(drawn).mean()))
+            value, draws = exchanged(own, drawn)
+            return Null(kind, draws, value, center=float(drawn.mean()))
         # the same sum as that of the row, so that equal effects are equal numbers
         draws = tuple(float(each.mean()) for each in drawn)
         return Null(kind, draws, float(own.mean()), self.stopped == HOPELESS)

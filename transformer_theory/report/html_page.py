@@ -34,11 +34,10 @@ from ..comparison.pooling import (
     result_label,
 )
 from ..core import format
-from ..core.judgement import OUTCOMES, in_words
+from ..core.judgement import OUTCOMES, Judged, in_words
 from ..core.parallel import stream
 from ..core.result import Result
 from ..core.sources import Source
-from ..core.statistics import LEVEL
 from ..core.table import grouped
 from ..core.theory import Theory
 from ..metrics.named_tokens import PLACES
@@ -66,6 +65,7 @@ from .html import inline, rendered
 from .origins import made_by, works
 from .pictures import attention, features, slider
 from .sentences import (
+    FALSE_DISCOVERIES,
     MEANING_OF_P,
     NAMED_PLACES,
     NOTHING,
@@ -89,8 +89,6 @@ COPY = (
     "with one another, not with published ones."
 )
 _ORDER = ("bad", "none", "unsure", "outside", "good")  # CSS classes of verdicts, the most severe first
-
-_FALSE_DISCOVERIES = f"false discovery rate at most {100 * LEVEL:.0f}\u00a0%"
 
 
 def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | None = None) -> str:
@@ -129,12 +127,13 @@ def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | Non
     panels = [panel for section in sections for part in section["parts"] for panel in part["figures"]]
     # Workers, if there are any, draw these figures while this process draws the figures of the networks.
     drawn = stream(inline, (panel["drawing"] for panel in panels))
+    changed = interventions.found_in(combined.results)
     context: dict[str, Any] = {
         **_head(combined, single),
         "alone": single,
         "reach": reach.section(combined),
-        "found": _found(combined),
-        "interventions": interventions.section(combined.results, combined.theories),
+        "found": _found(combined, changed),
+        "interventions": interventions.section(changed, combined.theories),
         "notes": combined.notes,
         "copy": COPY if any(data_name(result).endswith(JPEGS) for result in combined.results) else "",
         "results": [] if single else [_result_line(*numbered) for numbered in enumerate(combined.results)],
@@ -157,7 +156,7 @@ def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | Non
     return rendered("page.html.j2", context)
 
 
-def _found(combined: Aggregate) -> dict[str, Any] | None:
+def _found(combined: Aggregate, changed: Sequence[Judged]) -> dict[str, Any] | None:
     """Returns what was found by a comparison, the first section: sentences, figure and numbers; None if
     nothing was compared.
     """
@@ -173,8 +172,8 @@ def _found(combined: Aggregate) -> dict[str, Any] | None:
         "overview": overview(found, combined.theories),
         "statements": statements(found),
         "matrix": figure,
-        "caption": f"{format.counted(found.tests, 'test')}, {_FALSE_DISCOVERIES}.",
-        "table": tables.findings(found, changed=interventions.found_in(combined.results)),
+        "caption": f"{format.counted(found.tests, 'test')}, {FALSE_DISCOVERIES}.",
+        "table": tables.findings(found, changed=changed),
     }
 
 
@@ -548,12 +547,13 @@ def _one_network(result: Result, theories: Sequence[Theory]) -> dict[str, Any]:
     """
     found = quantities(result, theories)
     chosen = headlines(found, theories)
+    changed = judged_interventions(result)
     # a place is a number without an order: the sentences name it
     general = [each for each in found if each.theory == NETWORK and each.name not in PLACES]
     return {
         **head_of_network(result),
         "changes": changes.section(result, theories),
-        "interventions": interventions.section([result], theories),
+        "interventions": interventions.section(changed, theories),
         "sections": theories,
         "glance": _glance(result, found),
         "statements": network_statements(chosen, found),
@@ -562,7 +562,7 @@ def _one_network(result: Result, theories: Sequence[Theory]) -> dict[str, Any]:
         "meaning_of_p": MEANING_OF_P,
         "named_places": NAMED_PLACES,
         "rest": other_outcomes(chosen, found),
-        "headlines": tables.network_headlines(chosen, judged_interventions(result)),
+        "headlines": tables.network_headlines(chosen, changed),
         "outcomes": {
             name: meaning
             for name, meaning in OUTCOMES.items()

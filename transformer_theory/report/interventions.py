@@ -40,11 +40,8 @@ def found_in(results: Iterable[Result]) -> list[Judged]:
     return [each for result in results for each in judged_interventions(result)]
 
 
-def section(results: Iterable[Result], theories: Sequence[Theory]) -> dict[str, Any] | None:
-    """Returns what a page says about the interventions of results: sentences, figure and table; None without
-    any.
-    """
-    found = found_in(results)
+def section(found: Sequence[Judged], theories: Sequence[Theory]) -> dict[str, Any] | None:
+    """Returns what a page says about judged interventions: sentences, figure and table; None without any."""
     if not found:
         return None
     networks = grouped(found, lambda each: each.row.model)

@@ -4,10 +4,9 @@ from typing import Any
 
 from ..comparison.judged import rung_results
 from ..comparison.pooling import Aggregate
-from ..core.statistics import LEVEL
 from . import judged_figures, tables
 from .html import inline
-from .sentences import reach_statements
+from .sentences import FALSE_DISCOVERIES, reach_statements
 
 
 def section(combined: Aggregate) -> dict[str, Any] | None:
@@ -20,8 +19,7 @@ def section(combined: Aggregate) -> dict[str, Any] | None:
         "reach-map",
         "Theories by the assumptions that are relaxed: agreement with the prediction",
     )
-    rate = f"false discovery rate at most {100 * LEVEL:.0f}\u00a0%"
-    caption = f"Effect in each theory as its assumptions are relaxed; {rate}."
+    caption = f"Effect in each theory as its assumptions are relaxed; {FALSE_DISCOVERIES}."
     return {
         "statements": reach_statements(rungs),
         "map": figure,

@@ -12,7 +12,7 @@ from ..core.judgement import OUTCOMES, Judged, in_words
 from ..core.math_text import literal
 from ..core.measurement import Measurement
 from ..core.result import Result
-from ..core.statistics import EQUAL_SCALE
+from ..core.statistics import EQUAL_SCALE, LEVEL
 from ..core.table import grouped
 from ..core.theory import Theory
 from .curves import Series
@@ -29,6 +29,7 @@ NOTHING = (
     "No headline of a theory leaves the copies of this network and its other nulls by an effect that is "
     "worth a sentence."
 )
+FALSE_DISCOVERIES = f"false discovery rate at most {100 * LEVEL:.0f}\u00a0%"
 MEANING_OF_P = (
     "p: the rank of this network among randomised copies of itself, whose matrices have the same entries in "
     "random order, adjusted for the family: all headlines, or all heads and layers. A small p rejects "

@@ -44,6 +44,7 @@ reach: .venv/.installed  ## the ladders of all theories on 5 seeds, in WORKERS p
 	@$(BIN)/python docs/reach_pages.py docs runs/reach
 
 atlas: .venv/.installed  ## networks MODELS on the text TEXT and the images IMAGES, with interventions; the page is runs/atlas/report.html
+	@mkdir -p runs/atlas
 	@$(BIN)/transformer-theory measure $(MODELS) --interventions $(if $(TEXT),--text $(TEXT)) $(if $(IMAGES),--data $(IMAGES)) \
 		$(if $(MINUTES),--minutes $(MINUTES)) --out runs/atlas
 

@@ -2,8 +2,8 @@
 
 ``python docs/atlas_pages.py DOCS [NAME=RESULT ...]`` stores the headlines and the interventions of results of
 ``transformer-theory measure --interventions`` as DOCS/atlas/NAME, with fewer digits of their draws. From them
-the script writes atlas.svg in DOCS/figures, DOCS/atlas_networks.md, DOCS/atlas_table.md, and table.jsonl and
-table.tex in DOCS/atlas.
+the script writes atlas.svg and atlas_column.svg in DOCS/figures, atlas_networks.md, atlas_findings.md,
+atlas_table.md and atlas_numbers.md in DOCS, and table.jsonl and table.tex in DOCS/atlas.
 A network that is measured again takes the place of its former result.
 """
 
@@ -20,15 +20,14 @@ from transformer_theory.comparison.judged import Findings, findings
 from transformer_theory.comparison.pooling import aggregate
 from transformer_theory.comparison.pretrained import headline_rows
 from transformer_theory.core.files import write_together
-from transformer_theory.core.format import counted, of_row, slug
+from transformer_theory.core.format import counted, slug
 from transformer_theory.core.judgement import Judged
 from transformer_theory.core.plotting import svg
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import EQUAL_SCALE
 from transformer_theory.core.table import Table, grouped
-from transformer_theory.report import tables, tex
+from transformer_theory.report import side_by_side, tables, tex
 from transformer_theory.report.interventions import found_in
-from transformer_theory.report.judged_figures import MARKS, matrix
 from transformer_theory.report.md import table as formatted
 from transformer_theory.report.md import text
 from transformer_theory.report.origins import sentence
@@ -59,60 +58,25 @@ def pages(results: Sequence[Result]) -> dict[str, str]:
     """
     combined = aggregate(list(results))
     found, changed = findings(combined), found_in(results)
-    by_place = grouped(changed, lambda each: (each.row.theory, each.row.model))
-    figure = matrix(found)
-    table = tables.findings(found, changed=changed)
-    if figure is None or table is None:
+    side = side_by_side.of(found, changed)
+    if side is None:
         raise ValueError(f"expected results of at least two networks, got {len(results)}")
+    by_place = grouped(changed, lambda each: (each.row.theory, each.row.model))
     said = [
         f"- **{text(title)}**: {text(words)}." for title, words in statements(found, most=len(found.theories))
     ]
-    parts = [*said, "", *_overview(found, by_place), "", formatted(replace(table, caption="")).strip(), ""]
+    table, numbers = side_by_side.table(side), tables.findings(found, changed=changed)
+    assert numbers is not None  # there are findings
+    drawn = {"atlas": side_by_side.figure(side), "atlas_column": side_by_side.figure(side, column=True)}
     return {
-        "figures/atlas.svg": svg(figure) + "\n",
+        **{f"figures/{name}.svg": f"{svg(figure)}\n" for name, figure in drawn.items()},
         "atlas_networks.md": "\n".join([*_networks(results), ""]),
-        "atlas_table.md": "\n".join(parts),
+        "atlas_findings.md": "\n".join([*said, ""]),
+        "atlas_table.md": f"{formatted(replace(table, caption='')).strip()}\n",
+        "atlas_numbers.md": f"{formatted(replace(numbers, caption='')).strip()}\n",
         f"{FOLDER}/table.jsonl": "".join(json.dumps(cell) + "\n" for cell in cells(found, by_place, results)),
         f"{FOLDER}/table.tex": tex.floats(replace(table, name="atlas"), sentence(combined.results)) + "\n",
     }
-
-
-def _overview(found: Findings, by_place: ByPlace) -> Iterator[str]:
-    """Yields the lines of a table, theories by networks: the headline with the mark of its outcome, and how
-    many interventions are as predicted. The reasons of empty cells follow.
-    """
-    columns = found.columns
-    yield "| " + " | ".join(["theory", *(text(model) for *_, model in columns)]) + " |"
-    yield "| :-- " + "| --: " * len(columns) + "|"
-    reasons: dict[str, list[str]] = {}
-    for theory in found.theories:
-        cells = [text(theory.short_title)]
-        for column in columns:
-            finding = found.at(theory, column)
-            assert finding is not None  # every network has a headline of every theory
-            judged, model = finding.judged, finding.model
-            if judged.row.value is None:
-                reasons.setdefault(judged.reason, []).append(f"{theory.short_title} in {model}")
-                cells.append(f"\N{EM DASH} ({list(reasons).index(judged.reason) + 1})")
-                continue
-            value = of_row(judged.row.value, judged.row)
-            mark = "✓" if judged.outcome == "as predicted" else MARKS.get(judged.outcome, ("", ""))[0]
-            tested = [each for each in by_place.get((theory.name, model), ()) if each.q is not None]
-            right = sum(each.outcome == "as predicted" for each in tested)
-            share = f"<br>{right} of {len(tested)}" if tested else ""
-            cells.append(f"{mark.strip()} {value}{share}".strip())
-        yield "| " + " | ".join(cells) + " |"
-    met = {each.judged.outcome for each in found.all}
-    marks = "; ".join(f"{mark.strip()} {words}" for outcome, (mark, words) in MARKS.items() if outcome in met)
-    empty = sum(map(len, reasons.values()))
-    yield ""
-    yield (
-        f"✓ as predicted; {marks}. Below each value: interventions that are as predicted, of those that were "
-        f"tested. {empty} of {len(found.all)} cells are empty:"
-    )
-    yield ""
-    for number, (reason, places) in enumerate(reasons.items(), 1):
-        yield f"{number}. {text(reason)}: {text('; '.join(places))}."
 
 
 def _networks(results: Sequence[Result]) -> Iterator[str]:
@@ -172,8 +136,8 @@ def cells(found: Findings, by_place: ByPlace, results: Sequence[Result]) -> Iter
 
 
 def stored(docs: Path) -> list[Result]:
-    """Returns the stored networks, by name."""
-    return intervention_pages.stored(docs, FOLDER)
+    """Returns the stored networks, from the smallest to the largest."""
+    return sorted(intervention_pages.stored(docs, FOLDER), key=lambda each: each.settings["parameters"])
 
 
 def main(arguments: list[str]) -> None:

@@ -2,6 +2,7 @@
 cache of the hub; one page of all, and what fails or was interrupted loses nothing of the others.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import huggingface_hub
@@ -13,7 +14,10 @@ from transformer_theory.cli import main
 from transformer_theory.comparison.judged import findings, headlines, quantities
 from transformer_theory.comparison.pooling import aggregate
 from transformer_theory.core.result import Result
+from transformer_theory.data.image_sets import images
 from transformer_theory.theories import list_theories
+from transformer_theory.training.image import train
+from transformer_theory.training.image.recipes import image_recipe
 
 FUNCTION = """
 import torch
@@ -67,8 +71,12 @@ def test_networks_of_images_of_ids_and_with_inputs_of_their_own_on_one_page(root
     assert "report of 3 networks" in capsys.readouterr().out
     for result in results:
         assert f"trained {result.settings['model']}" in page
+    # one table of theories by networks, and the figure for a page and for a column of a paper
     tex = (root / "out" / "table.tex").read_text(encoding="utf-8")
-    assert all(tex.count(f"trained {result.settings['model']}") == 3 for result in results)
+    heads = next(line for line in tex.splitlines() if line.startswith("theory & "))
+    assert len(heads.split(" & ")) == 4 and tex.count(r"\begin{table*}") == 1
+    drawn = {path.name for path in (root / "out").iterdir() if path.is_file()}
+    assert {"findings.pdf", "findings.svg", "findings-column.pdf", "findings-column.svg"} <= drawn
     assert "tian2024joma" in (root / "out" / "references.bib").read_text(encoding="utf-8")
 
 
@@ -99,6 +107,35 @@ def test_an_interruption_keeps_the_networks_that_are_complete(root, monkeypatch)
     assert run(root, str(root / "vit"), f"{root}/nets.py:own") == 130
     assert Result.load(root / "out" / "vit").table
     assert not (root / "out" / "own").exists()
+
+
+def test_a_single_network_joins_those_of_a_folder(root, capsys):
+    (root / "out").mkdir()
+    assert run(root, f"{root}/nets.py:own") == 0
+    assert "report of 1 network" in capsys.readouterr().out
+    assert run(root, str(root / "vit")) == 0
+    assert {path.parent.name for path in (root / "out").glob("*/result.json")} == {"own", "vit"}
+    assert "Theories of transformers in 2 networks" in (root / "out" / "report.html").read_text("utf-8")
+
+
+def test_two_revisions_of_one_network_have_names_of_their_own(root):
+    for step, seed in ((1, 1), (2, 2)):
+        tiny_bert(seed).save_pretrained(root / f"step{step}")
+        put(root / "hub", NAME, root / f"step{step}", commit=f"{step}" * 40, revision=f"step{step}")
+    assert run(root, f"{NAME}@step1", f"{NAME}@step2") == 0
+    results = [Result.load(root / "out" / f"someone-bert-step{step}") for step in (1, 2)]
+    assert [result.settings["model"] for result in results] == ["bert@step1", "bert@step2"]
+    values = [[row.value for row in result.select(kind="network")] for result in results]
+    assert values[0] != values[1]
+
+
+def test_a_network_that_train_has_stored_is_measured_on_the_images(root):
+    settings = replace(image_recipe("vit", image_size=8), epochs=1, dim=8, depth=1, heads=1, batch_size=256)
+    train(images("digits"), settings, root / "runs" / "seed-0")
+    # the side for the others does not concern it: its images have that of its training
+    assert run(root, str(root / "runs" / "seed-0"), f"{root}/nets.py:own", more=("--size", "8")) == 0
+    result = Result.load(root / "out" / "seed-0")
+    assert result.settings["model"] == "runs, seed-0" and result.settings["shape"] == "1 × 8 × 8"
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ WRONG = {
     "imports.py:small": "imports.py raised ModuleNotFoundError at line 1 of imports.py",
     "model.pt": "got model.pt, a pickle, which is not read since it could run code",
     "pickled": "must hold weights in .safetensors files, got pytorch_model.bin",
-    "run": "is a network that train has stored; measure it with: compare --model run",
+    "run": "weights must be a whole safetensors file, got run/best.safetensors",
     "unknown": "got 'ViTForNothing'; update transformers",
     "function": "got 'os.system'; update transformers",
     "wide --data shapes": "weights of other shapes than config.json states: classifier.weight [2, 8] for "

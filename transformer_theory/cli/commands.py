@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..models.user_model import UserModel
 
 MAX_ROWS = 20  # largest number of rows that run prints
+RESULT = "result.json"  # the file that makes a folder a stored result
 
 
 def compare_theories(options: argparse.Namespace) -> int:
@@ -130,7 +131,8 @@ def _networks(text: str) -> tuple[str, ...]:
 
 def measure_networks(options: argparse.Namespace) -> int:
     """Measures models of the user one after another. One model is printed, and with --out written with its
-    page; several are written into folders of --out, and a page of all stands beside them.
+    page. Several are written into folders of --out, and a page of all networks in --out stands beside them;
+    so is one model, if --out is a folder without a result of its own.
 
     A folder that is complete is not measured again, except with --overwrite. A model that cannot be measured
     is said in one line, and the next one follows; the exit code is then 2.
@@ -142,39 +144,36 @@ def measure_networks(options: argparse.Namespace) -> int:
     """
     from .. import report
     from ..core.errors import first_line
-    from ..core.files import write_together
     from ..core.result import Result
 
-    if len(options.models) == 1:
+    out = options.out
+    beside_others = out is not None and out.is_dir() and not (out / RESULT).exists()
+    if len(options.models) == 1 and not beside_others:
         return _measure_one(options, options.models[0])
     for flag in ("labels", "against"):
-        if getattr(options, flag) is not None:
+        if getattr(options, flag) is not None and len(options.models) > 1:
             raise ValueError(f"--{flag} applies to one model, got {len(options.models)}; name one")
-    if options.out is None:
+    if out is None:
         raise ValueError(f"{len(options.models)} models need a folder for their results; name it with --out")
     names = [_folder_name(model) for model in options.models]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"models must have different names, got {twice[0]} twice; measure one by itself")
-    options.out.mkdir(parents=True, exist_ok=True)
-    results, failed = [], 0
+    out.mkdir(parents=True, exist_ok=True)
+    failed = 0
     for name, model in zip(names, options.models):
-        folder = options.out / name
-        if options.overwrite or not folder.exists():
+        if options.overwrite or not (out / name).exists():
             try:
-                _measure_one(options, model, folder)
+                _measure_one(options, model, out / name)
             except (ValueError, OSError, ImportError, RuntimeError) as error:
                 failed += 1
                 print(f"{NAME}: {model}: {first_line(error)}", file=sys.stderr)
-                continue
-        results.append(Result.load(folder))
+    others = sorted(path.parent.name for path in out.glob(f"*/{RESULT}"))
+    results = [
+        Result.load(out / name) for name in dict.fromkeys([*names, *others]) if (out / name / RESULT).exists()
+    ]
     if results:
-        texts = {
-            "report.html": report.page(results),
-            "references.bib": report.bibtex(results),
-            "table.tex": report.latex(results),
-        }
-        write_together({options.out / name: text.encode() for name, text in texts.items()})
-        print(f"report of {counted(len(results), 'network')}: {options.out / 'report.html'}")
+        report.write_networks(results, out)
+        print(f"report of {counted(len(results), 'network')}: {out / 'report.html'}")
     return 2 if failed else 0
 
 
@@ -188,6 +187,7 @@ def _folder_name(model: str) -> str:
 
 def _measure_one(options: argparse.Namespace, model: str, out: Path | None = None) -> int:
     """Measures a model, and prints which heads stand out; with a folder also writes the result and its page.
+    ``out`` is the folder of one of several.
 
     Raises:
         ValueError: the model cannot be read or run, or inputs, sizes or theories do not fit.
@@ -208,14 +208,14 @@ def _measure_one(options: argparse.Namespace, model: str, out: Path | None = Non
     theories = choose(names)
     with ExitStack() as stack:
         # Opened first, so that an existing folder is refused before the measurement.
-        out = out or options.out
+        one_of_several, out = out is not None, out or options.out
         folder = (
             None if out is None else stack.enter_context(atomic_directory(out, overwrite=options.overwrite))
         )
         progress = stack.enter_context(progress_line())
         journal = None if out is None else out.with_name(f"{out.name}{UNFINISHED}")
         try:
-            result = _measured(options, model, theories, journal, progress)
+            result = _measured(options, model, theories, journal, progress, one_of_several)
         except KeyboardInterrupt as error:
             if journal is None or not journal.exists():
                 raise
@@ -233,10 +233,13 @@ def _measure_one(options: argparse.Namespace, model: str, out: Path | None = Non
 
 def _inputs_for(options: argparse.Namespace, user: "UserModel") -> argparse.Namespace:
     """Returns the options with the inputs that one of several models takes: images, a text, or its own."""
+    from ..models.image_networks import Pixels
+
     takes_ids = getattr(user.network, "main_input_name", "") == "input_ids"
     own = user.inputs is not None
     left_out = ["data", "size"] if takes_ids or own else []
     left_out += ["text", "length"] if not takes_ids or own else []
+    left_out += ["size"] if isinstance(user.network, Pixels) else []  # that of its training
     return argparse.Namespace(**vars(options) | dict.fromkeys(left_out))
 
 
@@ -246,9 +249,10 @@ def _measured(
     theories: "Sequence[Theory]",
     journal: Path | None,
     progress: Callable[[str], None],
+    one_of_several: bool,
 ) -> "Result":
     """Reads the model ``name`` and measures it on the inputs of its function, on images, on a text or on
-    random ids.
+    random ids. One of several takes those of the options that apply to it.
 
     Raises:
         ValueError, OSError: see :func:`measure`.
@@ -257,13 +261,14 @@ def _measured(
     from ..comparison.user_images import with_images
     from ..comparison.user_models import FEW_IMAGES, SEQUENCES, default_samples, measure
     from ..data.labels import read_labels
+    from ..models.image_side import side_of
     from ..models.text_windows import ROWS, read_sequences
     from ..models.transformers_folder import language_model
     from ..models.user_model import checked, label_numbers, read_user_model
 
     progress(f"reading {name}")
     user = read_user_model(name)
-    if len(options.models) > 1:
+    if one_of_several:
         options = _inputs_for(options, user)
     budget = {name: getattr(options, name) for name in ("memory", "minutes", "device")}
     if options.networks is not None:
@@ -290,7 +295,7 @@ def _measured(
             f"{user.name} has an encoder and a decoder, which take two inputs; return (network, {{name: "
             f"inputs, ...}}) from FILE.py:FUNCTION"
         )
-    takes_images = getattr(user.network, "main_input_name", "") == "pixel_values"
+    takes_images = getattr(user.network, "main_input_name", "") == "pixel_values" or side_of(user.network)
     if options.data is not None or takes_images:
         if options.data is None:
             raise ValueError(

@@ -22,7 +22,7 @@ from ..core import listeners, parallel, threads
 from ..core.errors import Infeasible, NotConverged, nearest
 from ..core.format import slug
 from ..core.journal import UNFINISHED
-from ..core.ladder import COLUMNS, MAPS, ORDER, PRETRAINED, Needs, Rung
+from ..core.ladder import COLUMNS, MAPS, ORDER, PRETRAINED, PRETRAINED_COLUMN, Needs, Rung
 from ..core.measurement import Measurement
 from ..core.progress import Progress, shown
 from ..core.result import Result, provenance
@@ -356,7 +356,7 @@ def pretrained_rung(theory: Theory, name: str, *, needs: Needs = "") -> Rung:
         rung_name(name),
         "the sizes, the data and the training of the small networks",
         lambda generator: (),
-        column=theory.ladder.rungs[0].columns[-1],
+        column=PRETRAINED_COLUMN,
         needs=needs,
         quantity=headline if headline != theory.ladder.quantity else "",
     )

@@ -53,7 +53,7 @@ def with_images(
         ValueError: the images cannot be read, do not have the side of the network, or are too large for the
             memory; labels cannot be read, have another number, or the images have classes of their own.
     """
-    side, channels = side_of(user.network), number_of(user.network, "num_channels", "in_chans")
+    side, channels = side_of(user.network), number_of(user.network, "num_channels", "in_chans", "channels")
     if size is not None and side is not None and size != side:
         interpolate_positions(user.network)
         _check_side(user, channels or 3, size, side)

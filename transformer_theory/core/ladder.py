@@ -37,8 +37,14 @@ hard-max attention; arithmetic of finite precision; softmax at a finite temperat
 positions, identifiers or inputs; weights learnt by gradient descent.
 """
 
-MAPS: tuple[tuple[str, ...], ...] = (COLUMNS, CONSTRUCTION_COLUMNS)
-ORDER = COLUMNS + CONSTRUCTION_COLUMNS  # of all rungs
+PRETRAINED_COLUMN = "pretrained network"
+"""Last column of both maps: networks that were trained elsewhere, in which a theory's headline is measured.
+"""
+
+MAPS: tuple[tuple[str, ...], ...] = tuple(
+    (*columns, PRETRAINED_COLUMN) for columns in (COLUMNS, CONSTRUCTION_COLUMNS)
+)
+ORDER = (*COLUMNS, *CONSTRUCTION_COLUMNS, PRETRAINED_COLUMN)  # of all rungs
 
 PRETRAINED = "pretrained "
 """Beginning of the names of rungs that are measured in networks of others."""
@@ -64,8 +70,8 @@ class Rung:
             the value. Rows without a value have a reason. :func:`~transformer_theory.reach` fills in rung and
             seed. Null draws that seeds may not draw independently, because they share the data, come from
             :func:`~.statistics.permutations`.
-        column: the entry of :data:`COLUMNS` or :data:`CONSTRUCTION_COLUMNS` to which the rung belongs.
-            Several rungs may belong to one column.
+        column: the entry of :data:`COLUMNS` or :data:`CONSTRUCTION_COLUMNS` to which the rung belongs, or
+            :data:`PRETRAINED_COLUMN`. Several rungs may belong to one column.
         covered: whether the theorem covers the rung: all of its assumptions hold there.
         needs: data that the caller must provide.
         quantity: what the rung measures, if it is not the ladder's quantity: in a network of others it is the

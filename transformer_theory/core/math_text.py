@@ -413,7 +413,7 @@ def _pairs(table: str) -> dict[str, str]:
 _IN_FORMULAS = _pairs(r"""
 − -   → \to   ← \leftarrow   ≥ \ge   ≤ \le   ≠ \ne   ≈ \approx   ∈ \in   ∥ \Vert   ‖ \Vert
 · \cdot   × \times   ᵀ ^{\top}   ᶜ ^c
-∞ \infty   ✓ \checkmark   ± \pm   √ \surd   ° ^\circ   ε \varepsilon
+∞ \infty   ✓ \checkmark   ✗ \times   ± \pm   √ \surd   ° ^\circ   ε \varepsilon
 """) | {
     sign: f"{script}{i}"
     for script, signs in zip("^_", ("⁰¹²³⁴⁵⁶⁷⁸⁹", "₀₁₂₃₄₅₆₇₈₉"))

@@ -10,6 +10,7 @@ Source: :cite:t:`hassani2021escaping`.
 
 from itertools import pairwise
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -64,4 +65,6 @@ class Convolutions(nn.Module):
 
     def forward(self, images: Float[Tensor, "batch c h w"]) -> Float[Tensor, "batch seq dim"]:
         check_images(images, channels=self.channels, size=self.image_size)
+        # with the channels last in memory, convolutions and maxima take half the time on a CPU
+        images = images.contiguous(memory_format=torch.channels_last)
         return self.stages(images).flatten(2).transpose(1, 2)  # [batch, dim, h', w'] -> [batch, h' w', dim]

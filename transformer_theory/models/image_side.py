@@ -5,6 +5,7 @@ Many networks of ``transformers`` interpolate their position embedding if the ar
 """
 
 import inspect
+from types import SimpleNamespace
 from typing import Any
 
 from torch import nn
@@ -46,9 +47,10 @@ def side_of(network: nn.Module) -> int | None:
 
 def number_of(network: nn.Module, *names: str) -> int | None:
     """Returns a size from the configuration of a network, which may be a number or a pair; None if it has
-    none.
+    none. The configuration of a training of this library are its stored sizes.
     """
-    config = getattr(network, "config", None)
+    sizes = getattr(network, "settings", {}).get("sizes", {})
+    config = getattr(network, "config", SimpleNamespace(**sizes))
     for name in names:
         value: Any = getattr(config, name, None)
         value = value[0] if isinstance(value, list | tuple) and value else value

@@ -1,5 +1,5 @@
 """The model of a user, with the inputs on which it is measured: from a folder of ``transformers``, from the
-local cache of the hub, or from a Python function.
+folder of a training of this library, from the local cache of the hub, or from a Python function.
 
 A folder is only read: nothing is downloaded, no code of it is executed, and pickled weights are refused
 (:mod:`.transformers_folder`). A Python file is the user's own program and is executed like one.
@@ -27,13 +27,14 @@ from ..core.errors import first_line, nearest
 from ..core.validation import as_labels, as_tensor
 from .hub import cached, is_name, origin
 from .image_side import interpolate_positions, interpolates
+from .stored import BEST, load
 from .transformers_folder import LanguageModel, read_network
 
 FUNCTION = re.compile(r"(?P<module>.+?\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
 PICKLED = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
 FORMS = (
-    "a folder of transformers, its .safetensors file, a name in the local cache of the hub, or "
-    "FILE.py:FUNCTION"
+    "a folder of transformers, its .safetensors file, the folder of a training of this library, a name in "
+    "the local cache of the hub, or FILE.py:FUNCTION"
 )
 
 
@@ -59,7 +60,8 @@ class UserModel:
 
 def read_user_model(text: str, *, forms: str = FORMS) -> UserModel:
     """Reads a model from a folder, from a ``.safetensors`` file beside its ``config.json``, by its name
-    from the local cache of the hub (:func:`.hub.cached`), or from ``FILE.py:FUNCTION``.
+    from the local cache of the hub (:func:`.hub.cached`), or from ``FILE.py:FUNCTION``. The folder is one of
+    ``transformers`` or of a training of this library (:func:`.stored.load`).
 
     A path that exists is not looked up in the cache. The function takes no arguments. It returns the network,
     ``(network, inputs)`` or ``(network, inputs, labels)``. ``module:function`` names a function of a module
@@ -94,14 +96,19 @@ def read_user_model(text: str, *, forms: str = FORMS) -> UserModel:
     folder = path.parent if path.suffix == ".safetensors" else path
     if not folder.is_dir():
         raise ValueError(f"MODEL must be {forms}, got the file {text}")
-    if not (folder / "config.json").is_file() and (folder / "best.safetensors").is_file():
-        raise ValueError(
-            f"{folder} is a network that train has stored; measure it with: compare --model {folder} --data "
-            "..."
-        )
+    if not (folder / "config.json").is_file() and (folder / BEST).is_file():
+        return UserModel(load(folder), _name_of_run(folder.resolve()))
     known = origin(folder)
-    name = folder.resolve().name if known is None else known[0].rpartition("/")[2]
+    name = folder.resolve().name
+    if known is not None:  # checkpoints of one network are told apart by their revision
+        _, at, revision = text.partition("@")
+        name = known[0].rpartition("/")[2] + at + revision
     return UserModel(read_network(folder), name, folder=folder)
+
+
+def _name_of_run(folder: Path) -> str:
+    """Returns the name of a training: that of its folder, with the parent's for one of several seeds."""
+    return f"{folder.parent.name}, {folder.name}" if folder.name.startswith("seed-") else folder.name
 
 
 def _of_function(module: str, name: str) -> UserModel:

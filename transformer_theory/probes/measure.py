@@ -206,7 +206,9 @@ def measure_network(
     ]
     found = [mean for mean in means if mean is not None and mean.nulls]
     if len(others) > 1:
-        found = with_intervals(found, *headline_means(theories, whole, without))
+        # The interval lies around the value on all inputs, which a reader reads beside it. Of a quantity that
+        # depends on their number, the value on fewer inputs may lie far from it.
+        found = with_intervals(found, found, headline_means(theories, [], without)[1])
     missing = [
         Measurement("network", "network", kind, None, reason=reason, model=name)
         for kind, reason in drawn.reasons.items()

@@ -11,7 +11,7 @@ All outputs are pure functions of :class:`~transformer_theory.core.result.Result
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from ..core.result import Result, jsonable
 from ..core.theory import Theory
 from ..theories import list_theories as load_theories
 from . import terminal
-from .figures import MAX_NAME, checked_result, plot
+from .figures import MAX_NAME, checked_result, draw, of_all, plot
 from .html import to_html
 from .html_page import page
 from .md import markdown
@@ -46,6 +46,7 @@ __all__ = [
     "terminal",
     "to_html",
     "write",
+    "write_networks",
     "write_page",
 ]
 
@@ -79,6 +80,18 @@ def write(result: Result, directory: str | Path, *, theories: Iterable[Theory] |
         files["table.tex"] = latex(result, theories=known)
     write_together({folder / name: text.encode() for name, text in files.items()})
     return folder / "report.html"
+
+
+def write_networks(results: Sequence[Result], directory: Path) -> None:
+    """Writes the page of networks that were measured one by one, their LaTeX and BibTeX, and the figure as
+    wide as a page and as a column of a paper, in PDF and SVG, into an existing folder.
+
+    Raises:
+        OSError: one of the files cannot be written; the message names it.
+    """
+    texts = {"report.html": page(results), "references.bib": bibtex(results), "table.tex": latex(results)}
+    files = {name: text.encode() for name, text in texts.items()} | draw([*of_all(aggregate(results))]).files
+    write_together({directory / name: contents for name, contents in files.items()})
 
 
 class Page(os.PathLike[str]):

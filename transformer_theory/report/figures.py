@@ -30,8 +30,9 @@ from ..core.plotting import pdf, style, svg
 from ..core.result import Result
 from ..core.table import Table
 from ..core.theory import Theory
-from . import curve_figures, judged_figures
+from . import curve_figures, judged_figures, side_by_side
 from .curves import Series, curves, on_timeline, series, split_headline, timeline_series
+from .interventions import found_in
 from .pictures import attention, features
 from .sentences import subject
 from .training import network_name, training_summary
@@ -144,12 +145,11 @@ def of_all(combined: Aggregate, stem: str = "") -> Iterator[Picture]:
     if found := findings(combined):
         title = "what was found: the headline of each theory on data and in networks"
         name = "-".join(filter(None, (stem, "findings")))
-        yield Picture(name, title, None, partial(judged_figures.matrix, found))
+        side = side_by_side.of(found, found_in(combined.results))
+        drawn = partial(judged_figures.matrix, found) if side is None else partial(side_by_side.figure, side)
+        yield Picture(name, title, None, drawn)
         yield Picture(
-            f"{name}-{IN_COLUMN}",
-            f"{title}, as wide as a column",
-            None,
-            partial(judged_figures.matrix, found, column=True),
+            f"{name}-{IN_COLUMN}", f"{title}, as wide as a column", None, partial(drawn, column=True)
         )
 
 

@@ -49,6 +49,7 @@ from . import (
     judged_figures,
     number_tables,
     reach,
+    side_by_side,
     tables,
     training,
 )
@@ -163,12 +164,14 @@ def _found(combined: Aggregate, changed: Sequence[Judged]) -> dict[str, Any] | N
     found = findings(combined)
     if not found:
         return None
+    side = side_by_side.of(found, changed)
     figure = inline(
-        lambda: judged_figures.matrix(found),
+        lambda: judged_figures.matrix(found) if side is None else side_by_side.figure(side),
         "findings-matrix",
         "The headline of each theory on the data and in the networks",
     )
     return {
+        "side_by_side": None if side is None else side_by_side.table(side),
         "overview": overview(found, combined.theories),
         "statements": statements(found),
         "matrix": figure,

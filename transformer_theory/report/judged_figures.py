@@ -36,7 +36,7 @@ MARKS: dict[Outcome, tuple[str, str]] = {  # mark of an outcome, and its meaning
     "nulls conflict": ("≠ ", "nulls conflict"),
     "opposite": ("✗ ", "opposite"),
     "too few draws": ("? ", "too few draws"),
-    "not tested": ("? ", "not tested"),
+    "not tested": ("· ", "not tested"),
 }
 
 
@@ -443,7 +443,7 @@ def _tile(ax: "Axes", cell: RungResult, left: float, top: float, width: float) -
     if cell.covered:  # the frame lies inside, so that it is visible on dark tiles, too
         place = (left + INSET, top + INSET), width - 2 * INSET, height - 2 * INSET
         ax.add_patch(Rectangle(*place, facecolor="none", edgecolor=text, linewidth=0.8, zorder=2))
-    name = cell.name.removeprefix(PRETRAINED)  # the column says that the network is trained
+    name = cell.name.removeprefix(PRETRAINED)  # the column says it
     name, box = textwrap.shorten(name, CHARS, placeholder="…"), None
     if cell.judged.outcome == "not measured":
         box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
@@ -580,8 +580,8 @@ def reach_overview(cells: Sequence[RungResult], *, column: bool = False) -> "Fig
     for columns, rows in groups:
         used = [name for name in columns if any(cell.column == name for own in rows for cell in own)]
         counts = [max(sum(cell.column == name for cell in own) for own in rows) for name in used]
-        # a heading of two lines needs more than a square
-        weights = [max(1.6, count) if column else 1.0 for count in counts]
+        # a heading needs more than a square
+        weights = [max(1.6 if column else 3.0, count) for count in counts]
         widths = [(whole - label) * weight / sum(weights) for weight in weights]
         lefts = [label + sum(widths[:j]) for j in range(len(used))]
         texts = {
@@ -592,7 +592,7 @@ def reach_overview(cells: Sequence[RungResult], *, column: bool = False) -> "Fig
             "rotation": 90 if column else 0,
         }
         for name, left, width in zip(used, lefts, widths):
-            filled = textwrap.fill(name, 13 if column else round(20 * width), break_on_hyphens=False)
+            filled = textwrap.fill(name, 13 if column else max(12, round(20 * width)), break_on_hyphens=False)
             ax.text(left, top + header - 0.04, filled, **texts)
         top += header
         ax.plot((0, whole), (top, top), color=RULE, linewidth=0.7)

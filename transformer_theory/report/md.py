@@ -8,7 +8,7 @@ from ..comparison.judged import findings, rung_results
 from ..comparison.pooling import Aggregate
 from ..core.math_text import rendered_parts
 from ..core.sources import Source
-from . import changes, interventions, number_tables, tables
+from . import changes, interventions, number_tables, side_by_side, tables
 from .origins import sentence
 from .sentences import reach_statements, sentences
 from .tables import Cell, Code, Note, Piece, Plain, Strong, StrongNote, Table, pieces
@@ -34,8 +34,10 @@ def markdown(aggregate: Aggregate, provenance: Table | None = None) -> str:
     if found:
         parts.append("\n".join(f"- {_prose(line)}" for line in sentences(found)))
     changed = interventions.found_in(aggregate.results)
+    side = side_by_side.of(found, changed)
     judged = (
         tables.reach(rungs),
+        None if side is None else side_by_side.table(side),
         tables.findings(found, tables.absent(aggregate, found), changed),
     )
     parts += [table(each) for each in judged if each is not None]

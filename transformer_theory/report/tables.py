@@ -128,6 +128,7 @@ class Table:
         blocks: the lines, in blocks.
         legend: explanation of the columns, printed after the caption in LaTeX and Markdown; the page explains
             them elsewhere.
+        whole: whether it stays on one page of a paper.
     """
 
     name: str
@@ -135,6 +136,7 @@ class Table:
     columns: tuple[Column, ...]
     blocks: tuple[Block, ...]
     legend: str = ""
+    whole: bool = False
 
     @property
     def lines(self) -> list[Line]:
@@ -274,9 +276,9 @@ def findings(found: Findings, absent: Sequence[Theory] = (), changed: Sequence[J
                 below += _changes(by_place.get((theory.name, finding.model), ()))
             before = quantity
             lines.append(Line(judged_cells((what, *below), finding.judged)))
-        blocks.append(Block(_title(theory), tuple(lines), strong=True, theory=theory.name))
+        blocks.append(Block(title_of(theory), tuple(lines), strong=True, theory=theory.name))
     if absent:
-        listed = tuple(piece for theory in absent for piece in ("; ", *_title(theory)))[1:]
+        listed = tuple(piece for theory in absent for piece in ("; ", *title_of(theory)))[1:]
         blocks.append(Block("", (Line((), ("Not measured on these data: ", *listed)),), strong=True))
     one_by_one = all(finding.view == "network" and finding.judged.seeds <= 1 for finding in found.all)
     value = "the mean over layers and heads" if one_by_one else "the mean over seeds"
@@ -298,10 +300,16 @@ def absent(aggregate: Aggregate, found: Findings) -> list[Theory]:
     ]
 
 
-def _title(theory: Theory) -> tuple[Piece, ...]:
-    """Returns the title of a theory with its first source."""
+def title_of(theory: Theory, *, short: bool = False) -> tuple[Piece, ...]:
+    """Returns the title of a theory, or its part before the colon, with its first source."""
     sources = [source for source in theory.sources[:1] if source.known]
-    return (theory.title, *(piece for source in sources for piece in (" ", source)))
+    title = theory.short_title if short else theory.title
+    return (title, *(piece for source in sources for piece in (" ", source)))
+
+
+def outcomes(changed: Sequence[Judged]) -> Counter[str]:
+    """Counts the outcomes of the interventions that were tested."""
+    return Counter(each.outcome for each in changed if each.q is not None)
 
 
 def reach(rungs: Sequence[RungResult]) -> Table | None:
@@ -318,7 +326,7 @@ def reach(rungs: Sequence[RungResult]) -> Table | None:
             notes = (rung.quantity, relaxes, rung.column, covered)
             what = (Plain(rung.name), Note("; ".join(filter(None, notes))))
             lines.append(Line(judged_cells(what, rung.judged)))
-        heading = (*_title(theory), Note(quantity))
+        heading = (*title_of(theory), Note(quantity))
         blocks.append(Block(heading, tuple(lines), strong=True, theory=theory.name))
     columns = (replace(JUDGED[0], head="rung"), *JUDGED[1:])
     legend = (
@@ -402,12 +410,11 @@ def _titled(title: Strong, notes: tuple[Note, ...]) -> Cell:
 
 def _changes(changed: Sequence[Judged]) -> tuple[Note, ...]:
     """Returns the number of interventions of a theory that are as predicted, as a note; none without any."""
-    tested = [each for each in changed if each.q is not None]
-    if not tested:
+    count = outcomes(changed)
+    if not count:
         return ()
-    count = Counter(each.outcome for each in tested)
     opposite = f", {count['opposite']} opposite" if count["opposite"] else ""
-    return (Note(f"interventions: {count['as predicted']} of {len(tested)} as predicted{opposite}"),)
+    return (Note(f"interventions: {count['as predicted']} of {count.total()} as predicted{opposite}"),)
 
 
 def _further(judged: Judged) -> Cell:
@@ -473,7 +480,7 @@ def interventions(found: Sequence[Judged], theories: Sequence[Theory]) -> Table:
         found: judged interventions.
         theories: theories with their titles.
     """
-    titles = {theory.name: _title(theory) for theory in theories}
+    titles = {theory.name: title_of(theory) for theory in theories}
     several = len({each.row.model for each in found}) > 1
     blocks = []
     for theory, own in grouped(found, lambda each: each.row.theory).items():

@@ -29,7 +29,7 @@ from ..core.math_text import escape, prose, typewriter
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.theory import Theory
-from . import changes, interventions, number_tables, tables
+from . import changes, interventions, number_tables, side_by_side, tables
 from .figures import IN_COLUMN, Drawn, Picture, draw, file_names, pictures
 from .html import TEMPLATES
 from .macros import definitions, example, macros
@@ -78,9 +78,11 @@ def all_theories(combined: Aggregate) -> str:
         result, theories = combined.results[0], combined.theories
         both = (tables.of_network(result, theories), changes.of_result(result, theories))
         return "\n".join(floats(each, software) for each in both if each is not None)
-    found = findings(combined)
+    found, changed = findings(combined), interventions.found_in(combined.results)
+    if (side := side_by_side.of(found, changed)) is not None:
+        return floats(replace(side_by_side.table(side), name="all"), software)
     headlines, rungs = (
-        tables.findings(found, tables.absent(combined, found), interventions.found_in(combined.results)),
+        tables.findings(found, tables.absent(combined, found), changed),
         tables.reach(rung_results(combined)),
     )
     return floats(replace(headlines or rungs or number_tables.summary(combined), name="all"), software)
@@ -198,11 +200,13 @@ def _caption(table: Table, software: str) -> str:
 
 
 def _pages(table: Table) -> list[list[Block]]:
-    """Returns the blocks of each page.
+    """Returns the blocks of each page; all of them on one for a table that stays whole.
 
     A strong heading and the blocks up to the next strong heading form a group. A group that fits on a page is
     not split; a longer group is split between blocks, and a block that is longer than a page between lines.
     """
+    if table.whole:
+        return [list(table.blocks)]
     # the caption is set in the larger type of the text
     used = 3 * _height(Block((*pieces(table.caption), table.legend)), table.columns) // 2
     groups: list[list[Block]] = []
@@ -290,7 +294,7 @@ def _columns(columns: Sequence[Column]) -> str:
 
 def _head(table: Table) -> list[str]:
     """Returns the row of column headings between rules."""
-    return [r"\toprule", " & ".join(prose(column.head) for column in table.columns) + r" \\", r"\midrule"]
+    return [r"\toprule", " & ".join(text(column.head) for column in table.columns) + r" \\", r"\midrule"]
 
 
 def _block(block: Block, columns: Sequence[Column]) -> list[str]:

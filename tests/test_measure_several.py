@@ -74,7 +74,8 @@ def test_networks_of_images_of_ids_and_with_inputs_of_their_own_on_one_page(root
     # one table of theories by networks, and the figure for a page and for a column of a paper
     tex = (root / "out" / "table.tex").read_text(encoding="utf-8")
     heads = next(line for line in tex.splitlines() if line.startswith("theory & "))
-    assert len(heads.split(" & ")) == 4 and tex.count(r"\begin{table*}") == 1
+    assert len(heads.split(" & ")) == 4
+    assert tex.count(r"\begin{table*}") == 1
     drawn = {path.name for path in (root / "out").iterdir() if path.is_file()}
     assert {"findings.pdf", "findings.svg", "findings-column.pdf", "findings-column.svg"} <= drawn
     assert "tian2024joma" in (root / "out" / "references.bib").read_text(encoding="utf-8")
@@ -91,6 +92,14 @@ def test_what_is_complete_is_kept_and_what_fails_is_said(root, capsys):
     assert before == after
     assert run(root, str(root / "vit"), f"{root}/nets.py:own", more=("--overwrite",)) == 0
     assert (root / "out" / "own" / "table.jsonl").stat().st_mtime_ns > before["own"]
+
+
+def test_a_name_that_the_cache_lacks_costs_one_line_with_advice(root, capsys):
+    assert run(root, "someone/unknown", str(root / "vit")) == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("transformer-theory")]
+    assert len(lines) == 1
+    assert "hf download someone/unknown" in lines[0]
+    assert (root / "out" / "vit" / "result.json").is_file()
 
 
 def test_an_interruption_keeps_the_networks_that_are_complete(root, monkeypatch):
@@ -135,7 +144,8 @@ def test_a_network_that_train_has_stored_is_measured_on_the_images(root):
     # the side for the others does not concern it: its images have that of its training
     assert run(root, str(root / "runs" / "seed-0"), f"{root}/nets.py:own", more=("--size", "8")) == 0
     result = Result.load(root / "out" / "seed-0")
-    assert result.settings["model"] == "runs, seed-0" and result.settings["shape"] == "1 × 8 × 8"
+    assert result.settings["model"] == "runs, seed-0"
+    assert result.settings["shape"] == "1 × 8 × 8"
 
 
 @pytest.mark.parametrize(

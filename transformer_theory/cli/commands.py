@@ -143,7 +143,6 @@ def measure_networks(options: argparse.Namespace) -> int:
         OSError: a file does not exist, or the folder of the result exists.
     """
     from .. import report
-    from ..core.errors import first_line
     from ..core.result import Result
 
     out = options.out
@@ -166,7 +165,8 @@ def measure_networks(options: argparse.Namespace) -> int:
                 _measure_one(options, model, out / name)
             except (ValueError, OSError, ImportError, RuntimeError) as error:
                 failed += 1
-                print(f"{NAME}: {model}: {first_line(error)}", file=sys.stderr)
+                line = " ".join(str(error).split()) or type(error).__name__  # all of it: advice comes last
+                print(f"{NAME}: {model}: {line}", file=sys.stderr)
     others = sorted(path.parent.name for path in out.glob(f"*/{RESULT}"))
     results = [
         Result.load(out / name) for name in dict.fromkeys([*names, *others]) if (out / name / RESULT).exists()

@@ -581,7 +581,7 @@ def reach_overview(cells: Sequence[RungResult], *, column: bool = False) -> "Fig
         used = [name for name in columns if any(cell.column == name for own in rows for cell in own)]
         counts = [max(sum(cell.column == name for cell in own) for own in rows) for name in used]
         # a heading needs more than a square
-        weights = [max(1.6 if column else 3.0, count) for count in counts]
+        weights = [max(2.0 if column else 3.7, count) for count in counts]
         widths = [(whole - label) * weight / sum(weights) for weight in weights]
         lefts = [label + sum(widths[:j]) for j in range(len(used))]
         texts = {

@@ -36,7 +36,7 @@ DIGITS = 5  # significant digits of the null draws that are kept
 
 
 def with_networks(result: Result, networks: Sequence[Result]) -> Result:
-    """Returns a reach with rungs of trained networks that were measured by themselves, in the last column;
+    """Returns a reach with rungs of networks that were measured by themselves, in the last column;
     those of the digits, on which the ladders train networks of their own, are left out.
     """
     ladders = {name: dict(ladder) for name, ladder in result.settings["ladders"].items()}
@@ -66,11 +66,9 @@ def pages(result: Result, networks: Sequence[Result] = ()) -> dict[str, str]:
     if "ladders" not in result.settings:
         raise ValueError(f"expected a result of reach, got {result.name} without rungs")
     records = _records(result)
-    # the overview has room for the rungs of the ladders alone
-    overview = reach_overview(rung_results(aggregate(result)))
     result = with_networks(result, networks)
     rungs = rung_results(aggregate(result))
-    figure, numbers = reach_map(rungs), reach(rungs)
+    figure, overview, numbers = reach_map(rungs), reach_overview(rungs), reach(rungs)
     if figure is None or overview is None or numbers is None:
         raise ValueError(f"expected a result of reach, got {result.name} without rungs")
     seeds, inputs = len(result.settings["seeds"]), ", ".join(result.settings.get("inputs", {}).values())

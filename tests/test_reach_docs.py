@@ -11,7 +11,7 @@ import pytest
 
 from transformer_theory.comparison.judged import rung_results
 from transformer_theory.comparison.pretrained import headline_rows
-from transformer_theory.core.ladder import COLUMNS, CONSTRUCTION_COLUMNS
+from transformer_theory.core.ladder import PRETRAINED_COLUMN
 from transformer_theory.core.result import Result
 from transformer_theory.report import aggregate
 from transformer_theory.report.judged_figures import PAPER_COLUMN, reach_overview
@@ -40,7 +40,7 @@ def test_the_overview_fits_a_column_and_stays_legible(stored):
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.patches import Rectangle
 
-    cells = rung_results(aggregate(stored))
+    cells = rung_results(aggregate(with_networks(stored, atlas_pages.stored(DOCS))))
     figure = reach_overview(cells, column=True)
     assert figure is not None
     assert figure.get_size_inches()[0] == PAPER_COLUMN <= 3.4
@@ -72,7 +72,7 @@ def test_trained_networks_are_rungs_of_the_last_column(stored):
         rungs = {each.theory.name: each for each in found if each.name == name}
         assert rungs.keys() == headlines.keys() & stored.settings["ladders"].keys()
         for theory, rung in rungs.items():
-            assert rung.column in (COLUMNS[-1], CONSTRUCTION_COLUMNS[-1])
+            assert rung.column == PRETRAINED_COLUMN
             assert rung.judged.row.value == headlines[theory].value
             assert not rung.covered
     # rungs that were measured with the ladder stay

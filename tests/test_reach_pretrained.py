@@ -19,7 +19,7 @@ from transformer_theory.comparison.pooling import aggregate
 from transformer_theory.comparison.reach import reach
 from transformer_theory.comparison.user_images import with_images
 from transformer_theory.comparison.user_models import measure
-from transformer_theory.core.ladder import COLUMNS, CONSTRUCTION_COLUMNS, Rung
+from transformer_theory.core.ladder import COLUMNS, CONSTRUCTION_COLUMNS, PRETRAINED_COLUMN, Rung
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import EQUAL_SCALE, fixed_generator
 from transformer_theory.data import image_sets
@@ -151,12 +151,8 @@ def test_the_map_and_the_sentences_name_the_rung():
     found = {
         (rung.theory.name, rung.name): rung for rung in rung_results(aggregate(result, theories=THEORIES))
     }
-    columns = {name: found[name, RUNG].column for name in ("bottleneck", "scan_snap", "turing")}
-    assert columns == {
-        "bottleneck": COLUMNS[-1],
-        "scan_snap": COLUMNS[-1],
-        "turing": CONSTRUCTION_COLUMNS[-1],
-    }
+    columns = {found[name, RUNG].column for name in ("bottleneck", "scan_snap", "turing")}
+    assert columns == {PRETRAINED_COLUMN}
     assert found["scan_snap", RUNG].quantity == "sharpness"
     assert found["bottleneck", RUNG].quantity == ""
     assert found["random_features", RUNG].judged.outcome == "not measured"

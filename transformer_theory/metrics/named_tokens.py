@@ -4,7 +4,7 @@ norm stands out.
 A metric sees places, not words: the first token of a sequence is 0, its last one :data:`LAST`. What stands
 there is known to whoever has the tokenizer or the image (:mod:`~..report.token_names`).
 
-Source: :cite:t:`xiao2024efficient` (sinks).
+Source: :cite:t:`xiao2024efficient` (sinks); :cite:t:`darcet2024vision` (tokens whose norm stands out).
 """
 
 import math

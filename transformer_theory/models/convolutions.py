@@ -51,8 +51,8 @@ class Convolutions(nn.Module):
             *(
                 nn.Sequential(
                     nn.Conv2d(width_in, width_out, 3, padding=1, bias=False),
-                    nn.ReLU(),
                     nn.MaxPool2d(3, stride=2, padding=1),
+                    nn.ReLU(),  # as before the maximum, of a quarter of the numbers
                 )
                 for width_in, width_out in pairwise(widths)
             )

@@ -172,7 +172,7 @@ def _sinks(results: Sequence[Result], by_place: ByPlace) -> Iterator[str]:
             where = row.note or where
             null = next((each for each in row.nulls if each.kind == EQUAL_SCALE and each.draws), None)
             copies = "" if null is None else f"<br>{bounds((null.low, null.high), row.unit)}"
-            # on the sequences of the copies: the place with the largest mean weight of few sequences is biased
+            # on the sequences of the copies: the largest mean weight over few sequences is biased
             value = row.value if null is None or null.value is None else null.value
             cells.append(f"**{amount(value, row.unit)}**{copies}")
         changed = {each.row.quantity: each for each in by_place.get((NAME, model), ())}

@@ -74,7 +74,7 @@ def test_the_figure_fits_its_width_and_stays_legible(side, column, width):
     boxes = {text: text.get_window_extent(renderer) for text in ax.texts}
     assert min(text.get_fontsize() for text in boxes) >= 6
     for text, box in boxes.items():
-        assert -0.5 <= box.x0, text
+        assert box.x0 >= -0.5, text
         assert box.x1 <= figure.bbox.width + 0.5, text
         assert box.y0 >= -0.5, text
         assert box.y1 <= figure.bbox.height + 0.5, text

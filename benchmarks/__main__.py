@@ -18,7 +18,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import torch  # noqa: E402
 
 # commands of their own, which measure no time
-APART = ("margins", "real_network", "same_numbers", "second_route", "size")
+APART = ("margins", "real_network", "same_numbers", "second_route", "second_run", "size")
 NAMES = sorted(
     path.stem
     for path in Path(__file__).parent.glob("*.py")

@@ -34,7 +34,6 @@ from transformer_theory.report.interventions import found_in
 from transformer_theory.report.md import table as formatted
 from transformer_theory.report.md import text
 from transformer_theory.report.origins import bibtex, sentence
-from transformer_theory.report.sentences import statements
 from transformer_theory.report.token_sentences import token_name
 from transformer_theory.theories import list_theories
 from transformer_theory.theories.length.in_networks import NAME
@@ -104,9 +103,7 @@ def pages(results: Sequence[Result]) -> dict[str, str]:
     if side is None:
         raise ValueError(f"expected results of at least two networks, got {len(results)}")
     by_place = grouped(changed, lambda each: (each.row.theory, each.row.model))
-    said = [
-        f"- **{text(title)}**: {text(words)}." for title, words in statements(found, most=len(found.theories))
-    ]
+    said = [f"- **{text(title)}**: {text(words)}." for title, words in side_by_side.statements(side)]
     table, numbers = side_by_side.table(side), tables.findings(found, changed=changed)
     assert numbers is not None  # there are findings
     drawn = {"atlas": side_by_side.figure(side), "atlas_column": side_by_side.figure(side, column=True)}

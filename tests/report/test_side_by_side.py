@@ -94,3 +94,21 @@ def test_findings_on_data_and_a_single_network_are_no_networks_side_by_side(side
     first = side.found.all[0].model
     assert side_by_side.of(Findings(tuple(each for each in side.found.all if each.model == first))) is None
     assert side_by_side.of(Findings(())) is None
+
+
+def test_a_sentence_per_theory_counts_every_network(side):
+    said = dict(side_by_side.statements(side))
+    assert list(said) == [theory.title for theory in side.found.theories]
+    for theory in side.found.theories:
+        text, cells = said[theory.title], side.found.of(theory)
+        predicted = sum(each.judged.outcome == "as predicted" for each in cells)
+        if cells[0].judged.row.side in ("<=", ">="):
+            assert f"as predicted, in {predicted or 'none'} of {len(cells)} networks" in text
+        for each in cells:  # what is not as predicted is named, or counted
+            if each.judged.outcome not in ("as predicted", "not tested"):
+                assert each.model in text or "networks" in text.partition("; ")[2]
+        if tested := sum(each.q is not None and each.row.theory == theory.name for each in side.changed):
+            right = sum(
+                each.outcome == "as predicted" and each.row.theory == theory.name for each in side.changed
+            )
+            assert text.endswith(f"interventions as predicted: {right} of {tested}")

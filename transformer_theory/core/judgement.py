@@ -217,13 +217,20 @@ class Judged:
         divided by the size of the median null, see :attr:`effect_unit`. The value is the one on the inputs
         of the draws.
         """
+        return self._effect(self.compared)
+
+    @property
+    def compared(self) -> float | None:
+        """The value on the inputs of the draws of the first null, with which they are compared."""
         null = self.row.null
-        return self._effect(self.row.value if null is None or null.value is None else null.value)
+        return self.row.value if null is None or null.value is None else null.value
 
     @property
     def effect_interval(self) -> tuple[float, float] | None:
-        """The interval of the effect, from that of the value; None without one."""
-        ends = [self._effect(end) for end in self.row.interval or ()]
+        """The interval of the effect, as wide as that of the value; None without one."""
+        if self.row.interval is None or self.row.value is None or self.compared is None:
+            return None
+        ends = [self._effect(end - self.row.value + self.compared) for end in self.row.interval]
         known = sorted(end for end in ends if end is not None)
         return (known[0], known[1]) if len(known) == 2 else None
 

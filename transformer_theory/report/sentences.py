@@ -214,7 +214,7 @@ def _about_labels(cells: Sequence[Finding]) -> str:
     beyond = [cell.model for cell in cells if cell.judged.task == "beyond"]
     if not beyond:
         return ""
-    where = "" if len(beyond) == len(cells) else f" in {_and(beyond)}"
+    where = "" if len(beyond) == len(cells) else f" in {joined(beyond)}"
     return f", beyond training on permuted labels{where}"
 
 
@@ -222,21 +222,19 @@ def _listed(cells: Sequence[Finding], total: int) -> str:
     """Names the networks, with the span of the values and that of the medians of the null."""
     row = cells[0].judged.row
     models = [cell.model for cell in cells]
-    names = f"all {total} networks" if len(cells) == total > 1 else _and(models)
+    names = f"all {total} networks" if len(cells) == total > 1 else joined(models)
     medians = [cell.judged.row.null.median for cell in cells if cell.judged.row.null is not None]
-    return (
-        f"{names} ({_range([cell.judged.row.value for cell in cells], row)} against {_range(medians, row)})"
-    )
+    return f"{names} ({span([cell.judged.compared for cell in cells], row)} against {span(medians, row)})"
 
 
-def _range(numbers: Sequence[float | None], row: Measurement) -> str:
+def span(numbers: Sequence[float | None], row: Measurement) -> str:
     """Formats the smallest and the largest number: ``"0.11 to 0.16"``."""
     known = [number for number in numbers if number is not None]
     ends = (min(known), max(known)) if known else (None,)
     return " to ".join(dict.fromkeys(format.amount(number, row.unit) for number in ends))
 
 
-def _and(names: Sequence[str]) -> str:
+def joined(names: Sequence[str]) -> str:
     """Joins names: ``"a, b and c"``."""
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
@@ -349,7 +347,7 @@ def _word(rung: RungResult) -> str:
 
 
 def _quoted(rungs: Sequence[RungResult]) -> str:
-    return _and([f"“{rung.name}”" for rung in rungs])
+    return joined([f"“{rung.name}”" for rung in rungs])
 
 
 # ---- the timeline
@@ -403,7 +401,7 @@ def timeline_sentences(group: Iterable[Series]) -> list[str]:
             ([s for s in unknown if not s.draws and not s.still], "has no null", "have no null"),
         )
         parts += [
-            f"{_and([s.label for s in members])} {one if len(members) == 1 else several}"
+            f"{joined([s.label for s in members])} {one if len(members) == 1 else several}"
             for members, one, several in groups
             if members
         ]

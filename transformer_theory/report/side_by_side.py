@@ -18,6 +18,7 @@ from ..core.plotting import blank, plain, style
 from ..core.table import grouped
 from ..core.theory import Theory
 from .judged_figures import ALARM, DARK, GREY, INK, MARKS, PAPER_COLUMN, RULE, WIDTH, shade
+from .sentences import joined, span
 from .tables import Block, Cell, Column, Line, Note, Plain, Strong, Table, outcomes, title_of
 
 if TYPE_CHECKING:
@@ -141,6 +142,76 @@ def _marks(side: Side) -> list[str]:
     """Returns the marks that occur, each with its meaning."""
     met = {each.judged.outcome for each in side.found.all}
     return [f"{mark.strip()}\u00a0{meaning}" for outcome, (mark, meaning) in MARKS.items() if outcome in met]
+
+
+# ---- sentences
+
+VERBS = {">=": "raises", "<=": "lowers"}
+FEW = 3  # networks that are named; of more the number is
+
+
+def statements(side: Side) -> list[tuple[str, str]]:
+    """Returns pairs (title of a theory, what was found in the networks), without full stops."""
+    right = side.interventions()
+    said = []
+    for theory in side.found.theories:
+        counts = [
+            outcomes(own)
+            for place, own in grouped(side.changed, lambda each: (each.row.theory, each.row.model)).items()
+            if place[0] == theory.name and place in right
+        ]
+        tested, predicted = sum(each.total() for each in counts), sum(each["as predicted"] for each in counts)
+        causal = f"; interventions as predicted: {predicted} of {tested}" if tested else ""
+        said.append((theory.title, f"{_statement(side.found.of(theory))}{causal}"))
+    return said
+
+
+def _statement(cells: Sequence[Finding]) -> str:
+    """Says what was found of the headline of a theory."""
+    by_outcome = grouped(cells, lambda each: each.judged.outcome)
+    missing = by_outcome.pop("not measured", [])
+    without = f"not measured in {_named(missing)}" if missing else ""
+    measured = [each for each in cells if each.judged.row.value is not None]
+    if not measured:
+        return without
+    row = measured[0].judged.row
+    if row.side not in VERBS:
+        return "; ".join(filter(None, (_unpredicted(measured), without)))
+    predicted = by_outcome.pop("as predicted", [])
+    count = f"{len(predicted) or 'none'} of {format.counted(len(cells), 'network')}"
+    parts = [f"training {VERBS[row.side]} the {row.quantity}, as predicted, in {count}"]
+    for outcome, own in by_outcome.items():
+        words = {"matched by a second null": "give as much", "nulls conflict": "say the opposite"}.get(
+            outcome
+        )
+        kinds = {each.judged.nulls for each in own}
+        nulls = joined(next(iter(kinds))) if words and len(kinds) == 1 else "further nulls"
+        parts.append(f"{f'{nulls} {words}' if words else outcome} in {_named(own)}")
+    return "; ".join(filter(None, (*parts, without)))
+
+
+def _unpredicted(cells: Sequence[Finding]) -> str:
+    """Says where a quantity lies beside copies if the theory predicts no side."""
+    row = cells[0].judged.row
+    values = span([each.judged.row.value for each in cells], row)
+    above, below = [], []
+    for each in cells:
+        null, value = each.judged.row.null, each.judged.compared
+        if null is not None and null.draws and value is not None:
+            above += [each] if value > max(null.draws) else []
+            below += [each] if value < min(null.draws) else []
+    sides = [
+        f"{word} all copies in {_named(own)}" for word, own in (("above", above), ("below", below)) if own
+    ]
+    found = f" and lies {joined(sides)}" if sides else ""
+    where = format.counted(len(cells), "network")
+    return f"the {row.quantity}, for which no side is predicted, is {values} in {where}{found}"
+
+
+def _named(cells: Sequence[Finding]) -> str:
+    """Returns the names of few networks, or the number of many."""
+    names = [each.model for each in cells]
+    return joined(names) if len(names) <= FEW else format.counted(len(names), "network")
 
 
 # ---- the figure

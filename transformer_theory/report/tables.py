@@ -222,6 +222,8 @@ def nulls_cell(row: Measurement) -> tuple[Piece, ...]:
         if null.draws and number == 0:
             ends = format.bounds((null.low, null.high), row.unit, row.interval)
             spread = f"{null.kind}{f', {ends}' if len(null.draws) > 1 else ''}"
+            if null.value is not None and format.of_row(null.value, row) != format.of_row(row.value, row):
+                spread += f"; on its inputs the value is {format.of_row(null.value, row)}"
             pieces += [format.of_row(null.median, row), Note(spread)]
         elif null.draws:
             pieces.append(Note(format.null_text(row, null)))

@@ -3,6 +3,7 @@ the text, one outline.
 """
 
 import ast
+import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -236,7 +237,7 @@ def test_every_page_is_in_a_table_of_contents():
         for line in text.split()
     }
     included = {
-        name
+        os.path.relpath(page.parent / name, docs)
         for page in PAGES
         for name in re.findall(r"^```\{include\} (.*)\.md$", page.read_text(encoding="utf-8"), re.MULTILINE)
     }

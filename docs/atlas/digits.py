@@ -1,5 +1,5 @@
 """Small networks on the handwritten digits, trained in seconds by the recipes of the demo with seed 0, for
-``transformer-theory measure docs/atlas/digits.py:vit``. Each function returns a network, the validation
+``transformer-theory measure docs/atlas/digits.py:digits_vit``. Each function returns a network, the validation
 digits as tokens, and their labels.
 """
 
@@ -10,17 +10,17 @@ from transformer_theory.training.trained_rungs import trained_network
 Trained = tuple[nn.Module, Tensor, Tensor]
 
 
-def vit() -> Trained:
+def digits_vit() -> Trained:
     """Returns a ViT."""
     return _trained("ViT")
 
 
-def crate() -> Trained:
+def digits_crate() -> Trained:
     """Returns a CRATE in the released form."""
     return _trained("CRATE (released form)")
 
 
-def crate_paper() -> Trained:
+def digits_crate_paper() -> Trained:
     """Returns a CRATE in the form of the paper."""
     return _trained("CRATE (paper form)")
 

@@ -231,7 +231,7 @@ class _Sizes:
 
 
 PAGE = _Sizes(WIDTH, 1.62, 0.31, 0.5, 6.8, 6.0, 30)
-COLUMN = _Sizes(PAPER_COLUMN, 1.2, 0.2, 1.05, 6.4, 6.0, 26)
+COLUMN = _Sizes(PAPER_COLUMN, 1.26, 0.2, 1.05, 6.4, 6.0, 26)
 LINE = 0.105  # height of a line of the legend, inches
 SLANT = 90  # of the names of networks in a column, degrees
 PAD = 0.015

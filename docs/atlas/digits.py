@@ -1,6 +1,6 @@
-"""Small networks on the handwritten digits, trained in seconds by the recipes of the demo with seed 0, for
-``transformer-theory measure docs/atlas/digits.py:digits_vit``. Each function returns a network, the validation
-digits as tokens, and their labels.
+"""Small networks on the handwritten digits, trained in seconds by the recipes of the demo with seed 0:
+``transformer-theory measure docs/atlas/digits.py:digits_vit``. Each function returns a network, the
+validation digits as tokens, and their labels.
 """
 
 from torch import Tensor, nn

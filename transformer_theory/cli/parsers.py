@@ -239,8 +239,8 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     subparser.epilog = MEASURE_MORE
     text = (
         "folder of a model of transformers, its .safetensors file beside config.json, the folder of a "
-        "training of this library, a name in the local cache of the hub such as google-bert/bert-base-uncased "
-        "(NAME@REVISION), or FILE.py:FUNCTION or module:function"
+        "training of this library, a name in the local cache of the hub such as "
+        "google-bert/bert-base-uncased (NAME@REVISION), or FILE.py:FUNCTION or module:function"
     )
     subparser.add_argument("models", metavar="MODEL", nargs="+", help=text)
     text = (

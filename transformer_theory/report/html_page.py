@@ -172,7 +172,7 @@ def _found(combined: Aggregate, changed: Sequence[Judged]) -> dict[str, Any] | N
     )
     return {
         "side_by_side": None if side is None else side_by_side.table(side),
-        "overview": overview(found, combined.theories),
+        "overview": overview(found, combined.theories) if side is None else (),
         "statements": statements(found) if side is None else side_by_side.statements(side),
         "matrix": figure,
         "caption": f"{format.counted(found.tests, 'test')}, {FALSE_DISCOVERIES}.",

@@ -152,16 +152,10 @@ FEW = 3  # networks that are named; of more the number is
 
 def statements(side: Side) -> list[tuple[str, str]]:
     """Returns pairs (title of a theory, what was found in the networks), without full stops."""
-    right = side.interventions()
     said = []
     for theory in side.found.theories:
-        counts = [
-            outcomes(own)
-            for place, own in grouped(side.changed, lambda each: (each.row.theory, each.row.model)).items()
-            if place[0] == theory.name and place in right
-        ]
-        tested, predicted = sum(each.total() for each in counts), sum(each["as predicted"] for each in counts)
-        causal = f"; interventions as predicted: {predicted} of {tested}" if tested else ""
+        count = outcomes([each for each in side.changed if each.row.theory == theory.name])
+        causal = f"; interventions as predicted: {count['as predicted']} of {count.total()}" if count else ""
         said.append((theory.title, f"{_statement(side.found.of(theory))}{causal}"))
     return said
 

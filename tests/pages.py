@@ -13,7 +13,7 @@ PAGES = [
     ROOT / "README.md",
     *(page for page in sorted((ROOT / "docs").rglob("*.md")) if not GENERATED & set(page.parts)),
 ]
-FENCE = re.compile(r"^(`{3,})(\w*)\n(.*?)^\1", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^(`{3,})(\w*)[^\n]*\n(.*?)^\1", re.MULTILINE | re.DOTALL)
 MODULE = ["-m", "transformer_theory"]
 
 

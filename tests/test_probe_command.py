@@ -219,6 +219,7 @@ def test_networks_that_are_not_causal_or_not_finite_are_refused():
 
 def test_an_existing_folder_is_refused_before_the_measurement(folder, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(language_models, "probe_language_model", lambda *_, **__: pytest.fail("measured"))
+    (tmp_path / "notes.txt").touch()
     assert "exists" in fails(capsys, folder, "--out", tmp_path)
 
 

@@ -79,7 +79,7 @@ def test_a_revision_is_a_branch_or_a_commit(in_use: Path, revision: str):
     user = read_user_model(f"some/tiny-bert@{revision}")
     assert same(user.network, tiny_bert(1))
     assert not same(user.network, tiny_bert())
-    assert user.name == "tiny-bert"
+    assert user.name == f"tiny-bert@{revision[:8] if len(revision) == 40 else revision}"
 
 
 def test_a_path_that_exists_is_not_looked_up(in_use: Path):
@@ -107,7 +107,7 @@ def test_the_environment_names_the_cache(cache: Path, tmp_path: Path, variable: 
         check=True,
     )
     name, total = done.stdout.split()
-    assert name == "tiny-bert"
+    assert name == "tiny-bert@main"
     assert float(total) == pytest.approx(
         sum(each.double().sum() for each in tiny_bert().parameters()).item(), rel=1e-12
     )

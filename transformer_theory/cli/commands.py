@@ -132,7 +132,7 @@ def _networks(text: str) -> tuple[str, ...]:
 def measure_networks(options: argparse.Namespace) -> int:
     """Measures models of the user one after another. One model is printed, and with --out written with its
     page. Several are written into folders of --out, and a page of all networks in --out stands beside them;
-    so is one model, if --out is a folder without a result of its own.
+    so is one model, if --out is an empty folder or one of networks.
 
     A folder that is complete is not measured again, except with --overwrite. A model that cannot be measured
     is said in one line, and the next one follows; the exit code is then 2.
@@ -146,8 +146,8 @@ def measure_networks(options: argparse.Namespace) -> int:
     from ..core.result import Result
 
     out = options.out
-    beside_others = out is not None and out.is_dir() and not (out / RESULT).exists()
-    if len(options.models) == 1 and not beside_others:
+    others = out is not None and out.is_dir() and (any(out.glob(f"*/{RESULT}")) or not any(out.iterdir()))
+    if len(options.models) == 1 and not others:
         return _measure_one(options, options.models[0])
     for flag in ("labels", "against"):
         if getattr(options, flag) is not None and len(options.models) > 1:

@@ -31,6 +31,7 @@ from .stored import BEST, load
 from .transformers_folder import LanguageModel, read_network
 
 FUNCTION = re.compile(r"(?P<module>.+?\.py|[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
+COMMIT = re.compile(r"[0-9a-f]{40}")
 PICKLED = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
 FORMS = (
     "a folder of transformers, its .safetensors file, the folder of a training of this library, a name in "
@@ -102,7 +103,7 @@ def read_user_model(text: str, *, forms: str = FORMS) -> UserModel:
     name = folder.resolve().name
     if known is not None:  # checkpoints of one network are told apart by their revision
         _, at, revision = text.partition("@")
-        name = known[0].rpartition("/")[2] + at + revision
+        name = known[0].rpartition("/")[2] + at + (revision[:8] if COMMIT.fullmatch(revision) else revision)
     return UserModel(read_network(folder), name, folder=folder)
 
 

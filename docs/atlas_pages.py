@@ -130,11 +130,14 @@ def _networks(results: Sequence[Result]) -> Iterator[str]:
             default=0,
         )
         settings, record = result.settings, result.provenance
+        inputs = str(settings.get("inputs", ""))
+        given, used = inputs.partition(" ")[0], settings["sequences"]
+        inputs = f"{used} of {inputs}" if given.isdigit() and int(given) > used else inputs
         command = f"`{record['command']}`" if "command" in record else ""
         cells = (
             text(str(settings["model"])),
             f"{settings['parameters']:,}" if "parameters" in settings else "",
-            text(str(settings.get("inputs", ""))),
+            text(inputs),
             str(copies),
             f"{command} {str(record.get('date', ''))[:10]}, {record.get('machine', '')}",
         )

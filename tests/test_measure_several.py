@@ -25,6 +25,10 @@ from tests.problems.hub_cache import tiny_vit
 def own():
     torch.manual_seed(0)
     return tiny_vit(3, side=8, classes=3), torch.randn(40, 3, 8, 8), torch.arange(40) % 3
+def with_settings():
+    network, inputs, labels = own()
+    network.settings = ["a list of the user"]
+    return network, inputs, labels
 def broken():
     raise KeyError("weights")
 """
@@ -100,6 +104,10 @@ def test_a_name_that_the_cache_lacks_costs_one_line_with_advice(root, capsys):
     assert len(lines) == 1
     assert "hf download someone/unknown" in lines[0]
     assert (root / "out" / "vit" / "result.json").is_file()
+
+
+def test_settings_of_a_network_of_the_user_are_its_own(root):
+    assert run(root, f"{root}/nets.py:with_settings", f"{root}/nets.py:own") == 0
 
 
 def test_an_interruption_keeps_the_networks_that_are_complete(root, monkeypatch):

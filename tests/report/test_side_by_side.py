@@ -13,13 +13,13 @@ from transformer_theory.core import format
 from transformer_theory.core.result import Result
 from transformer_theory.report import side_by_side, tex
 from transformer_theory.report.interventions import found_in
-from transformer_theory.report.side_by_side import MISSING, PREDICTED, Side, mark_of
+from transformer_theory.report.side_by_side import MISSING, PREDICTED, SideBySide, mark_of
 
 ATLAS = Path(__file__).parents[2] / "docs" / "atlas"
 
 
 @pytest.fixture(scope="module")
-def side() -> Side:
+def side() -> SideBySide:
     results = [Result.load(path.parent) for path in sorted(ATLAS.glob("*/result.json"))]
     found = side_by_side.of(findings(aggregate(results)), found_in(results))
     assert found is not None

@@ -20,7 +20,7 @@ from typing import TextIO
 
 from ..core.allocator import keep_freed_memory
 from ..core.errors import NotConverged
-from .terminal import NAME
+from .terminal import NAME, error_line
 
 INTERRUPTED = 130
 WRITING = ("compare", "run", "report")  # commands that always write files; verify writes some if given --out
@@ -135,21 +135,10 @@ def _interrupted(argv: list[str]) -> int:
 
 
 def _fail(argv: list[str], error: Exception, code: int, flags: Mapping[str, str]) -> int:
-    """Prints an error and returns the exit code. Names of fields in the message become
-    options (``flags``).
-    """
-    from .fields import with_flags
-
+    """Prints an error (:func:`.error_line`) and returns the exit code."""
     if "--traceback" in argv:
         traceback.print_exc()
-    message = str(error)
-    if isinstance(error, PermissionError) and error.filename:  # Python's own message begins with the errno
-        message = (
-            f"cannot open {error.filename} (permission denied); change its permissions, or choose another "
-            "path"
-        )
-    # the message names --overwrite before
-    return _print_line(with_flags(message.replace(" (overwrite=True)", ""), flags), code)
+    return _print_line(error_line(error, flags), code)
 
 
 def _print_line(message: str, code: int) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import nearest
 from ..core.format import counted, slug
-from .terminal import NAME, console, progress_line
+from .terminal import NAME, console, error_line, progress_line
 
 if TYPE_CHECKING:
     from ..core.result import Result
@@ -146,8 +146,10 @@ def measure_networks(options: argparse.Namespace) -> int:
     from ..core.result import Result
 
     out = options.out
-    others = out is not None and out.is_dir() and (any(out.glob(f"*/{RESULT}")) or not any(out.iterdir()))
-    if len(options.models) == 1 and not others:
+    of_networks = (
+        out is not None and out.is_dir() and (any(out.glob(f"*/{RESULT}")) or not any(out.iterdir()))
+    )
+    if len(options.models) == 1 and not of_networks:
         return _measure_one(options, options.models[0])
     for flag in ("labels", "against"):
         if getattr(options, flag) is not None and len(options.models) > 1:
@@ -165,12 +167,10 @@ def measure_networks(options: argparse.Namespace) -> int:
                 _measure_one(options, model, out / name)
             except (ValueError, OSError, ImportError, RuntimeError) as error:
                 failed += 1
-                line = " ".join(str(error).split()) or type(error).__name__  # all of it: advice comes last
-                print(f"{NAME}: {model}: {line}", file=sys.stderr)
-    others = sorted(path.parent.name for path in out.glob(f"*/{RESULT}"))
-    results = [
-        Result.load(out / name) for name in dict.fromkeys([*names, *others]) if (out / name / RESULT).exists()
-    ]
+                print(f"{NAME}: {model}: {error_line(error, options.flags)}", file=sys.stderr)
+    stored = sorted(path.parent.name for path in out.glob(f"*/{RESULT}"))
+    named = [name for name in names if name in stored]
+    results = [Result.load(out / name) for name in dict.fromkeys([*named, *stored])]
     if results:
         report.write_networks(results, out)
         print(f"report of {counted(len(results), 'network')}: {out / 'report.html'}")
@@ -233,13 +233,13 @@ def _measure_one(options: argparse.Namespace, model: str, out: Path | None = Non
 
 def _inputs_for(options: argparse.Namespace, user: "UserModel") -> argparse.Namespace:
     """Returns the options with the inputs that one of several models takes: images, a text, or its own."""
-    from ..models.image_networks import Pixels
+    from ..models.stored import Pretrained
 
     takes_ids = getattr(user.network, "main_input_name", "") == "input_ids"
     own = user.inputs is not None
     left_out = ["data", "size"] if takes_ids or own else []
     left_out += ["text", "length"] if not takes_ids or own else []
-    left_out += ["size"] if isinstance(user.network, Pixels) else []  # that of its training
+    left_out += ["size"] if isinstance(user.network, Pretrained) else []  # that of its training
     return argparse.Namespace(**vars(options) | dict.fromkeys(left_out))
 
 

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from ..core.progress import line as progress_line  # noqa: F401 - the commands import it from here
@@ -42,3 +43,17 @@ class _Trimmed:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(sys.stdout, name)
+
+
+def error_line(error: Exception, flags: Mapping[str, str]) -> str:
+    """Returns the message of an error on one line, in which names of fields are options (``flags``)."""
+    from .fields import with_flags
+
+    message = str(error) or type(error).__name__
+    if isinstance(error, PermissionError) and error.filename:  # Python's own message begins with the errno
+        message = (
+            f"cannot open {error.filename} (permission denied); change its permissions, or choose another "
+            "path"
+        )
+    # the message names --overwrite before
+    return " ".join(with_flags(message.replace(" (overwrite=True)", ""), flags).split())

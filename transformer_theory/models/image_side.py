@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import nn
 
+from .stored import Pretrained
+
 ARGUMENT = "interpolate_pos_encoding"
 
 
@@ -49,8 +51,8 @@ def number_of(network: nn.Module, *names: str) -> int | None:
     """Returns a size from the configuration of a network, which may be a number or a pair; None if it has
     none. The configuration of a training of this library are its stored sizes.
     """
-    sizes = getattr(network, "settings", {}).get("sizes", {})
-    config = getattr(network, "config", SimpleNamespace(**sizes))
+    is_stored = isinstance(network, Pretrained)
+    config = SimpleNamespace(**network.settings["sizes"]) if is_stored else getattr(network, "config", None)
     for name in names:
         value: Any = getattr(config, name, None)
         value = value[0] if isinstance(value, list | tuple) and value else value

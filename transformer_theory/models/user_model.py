@@ -101,7 +101,7 @@ def read_user_model(text: str, *, forms: str = FORMS) -> UserModel:
         return UserModel(load(folder), _name_of_run(folder.resolve()))
     known = origin(folder)
     name = folder.resolve().name
-    if known is not None:  # checkpoints of one network are told apart by their revision
+    if known is not None:  # the revision distinguishes the checkpoints of one network
         _, at, revision = text.partition("@")
         name = known[0].rpartition("/")[2] + at + (revision[:8] if COMMIT.fullmatch(revision) else revision)
     return UserModel(read_network(folder), name, folder=folder)

@@ -31,7 +31,7 @@ FIRST = 24  # share of the width of the table that the theories take, per cent
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class SideBySide:
     """The headlines of theories in several networks that were measured one by one.
 
     Attributes:
@@ -73,10 +73,10 @@ class Side:
         }
 
 
-def of(found: Findings, changed: Sequence[Judged] = ()) -> Side | None:
+def of(found: Findings, changed: Sequence[Judged] = ()) -> SideBySide | None:
     """Returns the headlines of several networks; None if there are others, on data or in one network."""
     one_by_one = all(each.view == "network" and not each.data for each in found.all)
-    side = Side(found, changed)
+    side = SideBySide(found, changed)
     return side if one_by_one and len(side.networks) > 1 else None
 
 
@@ -85,7 +85,7 @@ def mark_of(judged: Judged) -> str:
     return PREDICTED if judged.outcome == "as predicted" else MARKS.get(judged.outcome, ("", ""))[0].strip()
 
 
-def table(side: Side) -> Table:
+def table(side: SideBySide) -> Table:
     """Returns the table, theories by networks. The reasons of empty cells are numbered in its last lines."""
     right, reasons = side.interventions(), list(side.reasons)
     lines = []
@@ -129,7 +129,7 @@ def _places(places: Sequence[Finding]) -> str:
     )
 
 
-def legend(side: Side) -> str:
+def legend(side: SideBySide) -> str:
     """Explains the marks that occur and the second lines, and counts the empty cells."""
     below = "Second line: interventions as predicted, of those tested. " if side.changed else ""
     empty = sum(len(places) for places in side.reasons.values())
@@ -138,7 +138,7 @@ def legend(side: Side) -> str:
     return f"{marks}. {below}{without}Each network is compared with its own copies, not with the others."
 
 
-def _marks(side: Side) -> list[str]:
+def _marks(side: SideBySide) -> list[str]:
     """Returns the marks that occur, each with its meaning."""
     met = {each.judged.outcome for each in side.found.all}
     return [f"{mark.strip()}\u00a0{meaning}" for outcome, (mark, meaning) in MARKS.items() if outcome in met]
@@ -150,7 +150,7 @@ VERBS = {">=": "raises", "<=": "lowers"}
 FEW = 3  # networks that are named; of more the number is
 
 
-def statements(side: Side) -> list[tuple[str, str]]:
+def statements(side: SideBySide) -> list[tuple[str, str]]:
     """Returns pairs (title of a theory, what was found in the networks), without full stops."""
     said = []
     for theory in side.found.theories:
@@ -232,7 +232,7 @@ PAD = 0.015
 
 
 @style()
-def figure(side: Side, *, column: bool = False) -> "Figure | None":
+def figure(side: SideBySide, *, column: bool = False) -> "Figure | None":
     """Draws the headlines, a row per theory and a column per network.
 
     Args:
@@ -310,7 +310,7 @@ def _tile(
         ax.text(middle, top + sizes.row * 0.74, below, fontsize=sizes.small, **texts)
 
 
-def _words(side: Side, column: bool) -> str:
+def _words(side: SideBySide, column: bool) -> str:
     """Returns the legend of the figure."""
     below = "" if column or not side.changed else " Below: interventions as predicted, of those tested."
     shaded = f"{PREDICTED}\u00a0as predicted, darker with the effect (0 to 1)"

@@ -93,11 +93,11 @@ NAN[3, 1, 0], INF[0] = np.nan, np.inf
         (array(label=GOOD["labels"]), "unknown array 'label'; did you mean 'labels'?"),
         (
             array(tokens=np.array([{}, []], dtype=object)),
-            "tokens must be an array of numbers, got an object array, which is never unpickled",
+            "got tokens as an array of Python objects, which are never unpickled",
         ),
         (
             array(labels=np.array([None] * 12)),
-            "labels must be an array of numbers, got an object array, which is never unpickled",
+            "got labels as an array of Python objects, which are never unpickled",
         ),
     ],
 )
@@ -156,7 +156,7 @@ def test_files_that_are_no_archives(tmp_path, capsys):
         "missing.npz": "no such file: ",
         "single.npy": "single.npy must be an .npz of tokens, a .txt of plain text, a folder of images, an "
         "archive of CIFAR or graphs as .graphml, .edgelist or .edges, got '.npy'",
-        "cut.npz": "something else or cut short; write it with numpy.savez",
+        "cut.npz": "got a file that is cut short or not a zip of arrays; write it with numpy.savez",
         "text.npz": "must be an .npz",
         "empty.npz": "must be an .npz",
         "": "must hold a folder of images for each of at least two classes, got only 'runs'",

@@ -55,7 +55,7 @@ def test_object_arrays_are_never_unpickled(tmp_path):
         np.savez(tmp_path / "a.npz", **{"tokens": TOKENS} | {name: harmful})
         refused(
             tmp_path / "a.npz",
-            f"{name} must be an array of numbers, got an object array, which is never unpickled",
+            f"got {name} as an array of Python objects, which are never unpickled",
         )
     np.save(tmp_path / "b.npz.npy", harmful)
     refused(tmp_path / "b.npz.npy", "must be an .npz")
@@ -94,7 +94,7 @@ def test_a_damaged_file(tmp_path, save, place):
 def test_a_member_that_is_no_array(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("tokens", "hello")
-    refused(tmp_path / "a.npz", "got a file of another kind")
+    refused(tmp_path / "a.npz", "got tokens as a file of another kind")
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_an_npz_of_ones_own(tmp_path):
         ({"names": np.array(["a"])}, r"labels must lie in \[0, 1\), one name per class, got 2"),
         (
             {"names": np.array([Path("x")], dtype=object)},
-            "must be an .npz of images, got Object arrays cannot be loaded",
+            "must be an .npz of images, got names as an array of Python objects",
         ),
     ],
 )

@@ -50,7 +50,7 @@ def test_only_the_sampled_files_are_decoded(tmp_path):
 
 def test_memory_is_checked_for_the_sample_alone(tmp_path, monkeypatch):
     path = _folder(tmp_path / "set", ("train", "test"))
-    monkeypatch.setattr("transformer_theory.core.parallel.memory", lambda: 3 * 2 * 8**2)
+    monkeypatch.setattr("transformer_theory.data.image_folder.machine_memory", lambda: 3 * 2 * 8**2)
     assert sample_folder(path, 2, torch.Generator().manual_seed(0), size=8).size == 8
     with pytest.raises(ValueError, match="size must let 3 images fit"):
         sample_folder(path, 3, torch.Generator().manual_seed(0), size=8)

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
+from transformer_theory.core import memory
 from transformer_theory.core.metric import Metric
 from transformer_theory.core.statistics import EQUAL_NORM, EQUAL_SPECTRUM, HELD_INPUTS, UNTRAINED
 from transformer_theory.core.threads import _limited as limited
 from transformer_theory.metrics.networks import AttentionStatistics, Geometry
 from transformer_theory.probes import cost as costs
-from transformer_theory.probes import memory
 from transformer_theory.probes.cost import SPARE, Cost, Part, Work, estimate, plan
 from transformer_theory.probes.memory import TensorMemory, available_memory
 
@@ -110,9 +110,9 @@ def test_available_memory_is_that_of_the_machine_or_of_the_control_group(system,
 
 
 def test_available_memory_of_a_system_that_does_not_say(system, monkeypatch):
-    monkeypatch.setattr(memory.parallel, "memory", lambda: 10.0 * GIB)
+    monkeypatch.setattr(memory, "memory", lambda: 10.0 * GIB)
     assert available_memory() == 5 * GIB
-    monkeypatch.setattr(memory.parallel, "memory", lambda: math.inf)
+    monkeypatch.setattr(memory, "memory", lambda: math.inf)
     assert available_memory() == 4 * GIB
 
 

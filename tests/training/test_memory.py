@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from tests.problems.image_trainings import trained, with_
-from transformer_theory.core import parallel
 from transformer_theory.data import image_folder
 from transformer_theory.models.image_networks import NETWORKS, Sizes
+from transformer_theory.training.image import memory
 from transformer_theory.training.image.memory import TRAINED, check_memory, kept_bytes, parameter_count
 from transformer_theory.training.optimisers import freeze_body
 
@@ -92,7 +92,7 @@ def test_widths_that_torch_cannot_count_have_the_number_of_the_formula(name):
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line_and_in_no_time(monkeypatch, change, images, message):
-    monkeypatch.setattr(parallel, "memory", lambda: 64.0 * 2**30)
+    monkeypatch.setattr(memory, "machine_memory", lambda: 64.0 * 2**30)
     began = time.process_time()
     with pytest.raises(ValueError, match=message) as raised:
         check_memory(NETWORKS["vit"], replace(SIZES, **change), batch_size=images)
@@ -109,9 +109,9 @@ def test_a_frozen_body_needs_the_memory_of_its_head(monkeypatch):
     head = sum(parameter.numel() for parameter in network.mlp_head.parameters())
     needed = 4 * (count + TRAINED * head) + kept
     assert needed < kept_bytes(build, SIZES, batch_size=64) / 20
-    monkeypatch.setattr(parallel, "memory", lambda: float(needed))
+    monkeypatch.setattr(memory, "machine_memory", lambda: float(needed))
     check_memory(build, SIZES, batch_size=64, frozen=True)
-    monkeypatch.setattr(parallel, "memory", lambda: float(needed - 1))
+    monkeypatch.setattr(memory, "machine_memory", lambda: float(needed - 1))
     with pytest.raises(ValueError, match="parameters needs"):
         check_memory(build, SIZES, batch_size=64, frozen=True)
 
@@ -120,9 +120,9 @@ def test_the_copies_of_a_checkpoint_must_fit_too(monkeypatch):
     """Weights and two moments, each in the training, in the state and in the file: 36 bytes per parameter."""
     build = NETWORKS["vit"]
     needed = 36 * parameter_count(build, SIZES)
-    monkeypatch.setattr(parallel, "memory", lambda: float(needed))
+    monkeypatch.setattr(memory, "machine_memory", lambda: float(needed))
     check_memory(build, SIZES, batch_size=1)
-    monkeypatch.setattr(parallel, "memory", lambda: float(needed - 1))
+    monkeypatch.setattr(memory, "machine_memory", lambda: float(needed - 1))
     with pytest.raises(
         ValueError, match=r"for weights and optimiser with their copies while a checkpoint is written, got"
     ):
@@ -132,21 +132,21 @@ def test_the_copies_of_a_checkpoint_must_fit_too(monkeypatch):
 def test_what_fits_is_accepted_up_to_the_last_byte(monkeypatch):
     build = NETWORKS["vit"]
     needed = 4 * (1 + TRAINED) * parameter_count(build, SIZES) + kept_bytes(build, SIZES, batch_size=64)
-    monkeypatch.setattr(parallel, "memory", lambda: float(needed))
+    monkeypatch.setattr(memory, "machine_memory", lambda: float(needed))
     check_memory(build, SIZES, batch_size=64)
-    monkeypatch.setattr(parallel, "memory", lambda: float(needed - 1))
+    monkeypatch.setattr(memory, "machine_memory", lambda: float(needed - 1))
     with pytest.raises(ValueError, match="parameters needs"):
         check_memory(build, SIZES, batch_size=64)
 
 
 def test_a_batch_has_at_most_the_images_of_the_data(tmp_path, monkeypatch):
-    monkeypatch.setattr(parallel, "memory", lambda: 2.0**26)
+    monkeypatch.setattr(memory, "machine_memory", lambda: 2.0**26)
     trained(tmp_path / "run", with_(batch_size=10**9, epochs=1))
 
 
 def test_images_that_do_not_fit_are_refused_before_one_is_read(tmp_path, monkeypatch):
     part = image_folder.Part(["nowhere.png"] * 1000, [0, 1] * 500, "")
-    monkeypatch.setattr(parallel, "memory", lambda: 64.0 * 2**30)
+    monkeypatch.setattr(image_folder, "machine_memory", lambda: 64.0 * 2**30)
     read = partial(image_folder.read_folder, image_folder.Folder(tmp_path, ("a", "b"), part, None))
     with pytest.raises(
         ValueError,

@@ -23,11 +23,10 @@ from tests.problems.image_trainings import (
     trained,
     with_,
 )
-from transformer_theory.core import parallel
 from transformer_theory.core.result import Result
 from transformer_theory.data.image_data import Images
 from transformer_theory.training import fitting
-from transformer_theory.training.image import loop, machine
+from transformer_theory.training.image import loop, machine, memory
 from transformer_theory.training.image.evaluate import evaluate
 from transformer_theory.training.image.loop import train
 from transformer_theory.training.image.saved import load
@@ -342,7 +341,7 @@ def test_a_busy_machine_is_said_once(monkeypatch, share, percent):
 
 @pytest.mark.parametrize("network", ["crate", "crate-alpha", "vit", "tost", "crate-exact"])
 def test_a_network_larger_than_the_memory_is_refused_before_it_is_built(tmp_path, monkeypatch, network):
-    monkeypatch.setattr(parallel, "memory", lambda: 64 * 2**30)
+    monkeypatch.setattr(memory, "machine_memory", lambda: 64 * 2**30)
     with pytest.raises(ValueError, match=r"GiB.* 64 GiB"):
         trained(tmp_path / "run", with_(network=network, dim=100_000, heads=2))
     assert not (tmp_path / "run").exists()
@@ -350,4 +349,4 @@ def test_a_network_larger_than_the_memory_is_refused_before_it_is_built(tmp_path
 
 @pytest.mark.skipif(not hasattr(os, "sysconf"), reason="the memory is unknown")
 def test_the_memory_of_this_machine_is_known():
-    assert 2**28 < parallel.memory() < 2**50
+    assert 2**28 < memory.machine_memory() < 2**50

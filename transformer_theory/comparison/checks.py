@@ -2,7 +2,6 @@
 model, and a second network.
 """
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import first_line
+from ..core.reading import read_json
 from ..models.image_side import interpolate_positions, side_of
 from ..models.user_model import UserModel
 from ..probes.evaluation import evaluation, logits_of
@@ -195,7 +195,7 @@ def _json(folder: Path | None, name: str) -> dict[str, Any]:
     if folder is None or not (folder / name).is_file():
         return {}
     try:
-        found = json.loads((folder / name).read_text(encoding="utf-8"))
+        found = read_json(folder / name)
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

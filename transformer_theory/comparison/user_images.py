@@ -2,7 +2,6 @@
 says.
 """
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..core.reading import read_json
 from ..core.statistics import fixed_generator
 from ..data import Images
 from ..data.cifar import is_official_form
@@ -173,7 +173,7 @@ def _constants(folder: Path, channels: int) -> tuple[Tensor, Tensor] | None:
     if not path.is_file():
         return None
     try:
-        stated = json.loads(path.read_text(encoding="utf-8"))
+        stated = read_json(path)
         if not stated.get("do_normalize", True) or "image_mean" not in stated:
             return None
         mean, std = (

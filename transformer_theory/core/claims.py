@@ -27,6 +27,7 @@ from .measurement import Measurement, Null, Op, VerdictName, judge
 from .presentation import presenting
 from .sources import Source
 from .statistics import clopper_pearson
+from .typed import typed
 
 Cost = Literal["quick", "training"]
 ControlName = Literal["fails", "passes", "inconclusive"]
@@ -116,7 +117,7 @@ class Evidence:
         """Creates evidence from JSON values, in which None represents NaN."""
         numbers = {name: _from_json(stored[name]) for name in ("value", "threshold")}
         detail = {name: _from_json(number) for name, number in stored.get("detail", {}).items()}
-        return cls(**{**stored, **numbers, "detail": detail})
+        return typed(cls(**{**stored, **numbers, "detail": detail}))
 
 
 Check = Callable[..., "float | Measured"]  # of a generator, and of keywords that have defaults
@@ -587,7 +588,7 @@ class Verification(_Statement):
         """Restores a verification from :meth:`to_json`; derived quantities are recomputed from the evidence.
 
         Raises:
-            ValueError: a field is missing or unknown.
+            ValueError: a field is missing or unknown, or has another type.
         """
         try:
             fields = {name: stored[name] for name in _CLAIM_FIELDS}
@@ -596,13 +597,16 @@ class Verification(_Statement):
                 "assumptions": tuple(stored["assumptions"]),
                 "corrected": Source.from_json(stored["corrected"]) if "corrected" in stored else None,
             }
-            return cls(
+            restored = cls(
                 **fields,
-                seeds=tuple(int(record["seed"]) for record in stored["seeds"]),
+                seeds=tuple(record["seed"] for record in stored["seeds"]),
                 evidence=tuple(Evidence.from_json(record["evidence"]) for record in stored["seeds"]),
                 controls=tuple(Evidence.from_json(record["control"]) for record in stored["seeds"]),
             )
-        except (KeyError, TypeError) as error:
+            if not restored.seeds or "/" not in restored.id:
+                raise ValueError("a stored verification must have an id, theory/name, and at least one seed")
+            return typed(restored)
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(
                 f"a stored verification must hold a claim and its seeds, got another record ({error})"
             ) from error

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from .reading import check_file
+
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
@@ -328,7 +330,12 @@ def check(head: dict[str, Any], folder: Path) -> None:
 
 
 def of_file(path: Path) -> str:
-    """Computes the SHA-256 of a file, in hexadecimal digits."""
+    """Computes the SHA-256 of a file, in hexadecimal digits.
+
+    Raises:
+        FileNotFoundError, ValueError: there is no file.
+    """
+    check_file(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

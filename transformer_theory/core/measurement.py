@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from .sources import Source
+from .typed import typed
 
 if TYPE_CHECKING:
     pass
@@ -476,23 +477,34 @@ class Measurement:
         """Restores a row from :meth:`to_json`, or from the former version, whose coordinates are one text.
 
         Raises:
-            ValueError: a column is unknown or missing, or holds an unknown word.
+            ValueError: a column is unknown or missing, or holds an unknown word or a value of another type.
         """
+        if not isinstance(row, Mapping):
+            raise ValueError(f"a row must be an object, got {type(row).__name__}")
         if unknown := row.keys() - {*COLUMNS, "null", "further_nulls", "setting"}:
             raise ValueError(f"row columns must be among {', '.join(COLUMNS)}, got {sorted(unknown)}")
         if missing := {"theory", "kind", "quantity", "value"} - row.keys():
             raise ValueError(
                 f"a row needs theory, kind, quantity and value, got no {', '.join(sorted(missing))}"
             )
-        columns = dict(row)
+        try:
+            return cls._restored(dict(row))
+        except (TypeError, KeyError, AttributeError, OverflowError) as error:
+            raise ValueError(f"a row must hold the columns that a measurement has, got {error}") from error
+
+    @classmethod
+    def _restored(cls, columns: dict[str, Any]) -> "Measurement":
+        """Restores a row from its stored columns, which are changed."""
         stored = [columns.pop("null", None), *columns.pop("further_nulls", ())]
         columns["nulls"] = tuple(
-            Null(
-                null["kind"],
-                tuple(null["draws"]),
-                null.get("value"),
-                null.get("stopped", False),
-                null.get("center"),
+            typed(
+                Null(
+                    null["kind"],
+                    tuple(null["draws"]),
+                    null.get("value"),
+                    null.get("stopped", False),
+                    null.get("center"),
+                )
             )
             for null in stored
             if null
@@ -505,7 +517,7 @@ class Measurement:
             if columns.get(name) is not None:
                 low, high = columns[name]
                 columns[name] = (low if low is None else float(low), high if high is None else float(high))
-        return cls(**columns)
+        return typed(cls(**columns))
 
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(Measurement))

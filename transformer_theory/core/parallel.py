@@ -1,4 +1,4 @@
-"""Parallel execution of sweeps over processes of this machine or a dask cluster, and the memory.
+"""Parallel execution of sweeps over processes of this machine or a dask cluster.
 
 An experiment calls :func:`sweep`; its caller chooses the workers, with :func:`workers` or joblib's
 ``parallel_config``. Each call runs on one thread, so results do not depend on the workers. Small matrices are
@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any, ParamSpec, TypeVar
 
 from .cluster import Cluster, connected
@@ -204,25 +203,3 @@ def _killed_if_interrupted() -> Iterator[None]:
         # which has no processes yet.
         get_reusable_executor(kill_workers=True).shutdown(wait=False, kill_workers=True)
         raise
-
-
-def memory() -> float:
-    """Returns the memory of the machine, or of its control group if that has less, in bytes; infinity if the
-    system reports neither.
-    """
-    limits = [float("inf")]
-    with contextlib.suppress(AttributeError, ValueError, OSError):
-        limits.append(float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES"))
-    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            text = Path(file).read_text().strip()
-        except OSError:
-            continue
-        limits.append(float(text) if text.isdigit() else float("inf"))
-    return min(limits)
-
-
-def gib(size: float) -> str:
-    """Returns a number of bytes as text in GiB: "0.0737 GiB", "1,400 GiB", "7.15e+11 GiB"."""
-    value = size / 2**30
-    return f"{value:.3g} GiB" if value < 1000 or value >= 1e6 else f"{value:,.0f} GiB"

@@ -12,8 +12,6 @@ import shlex
 import subprocess
 import sys
 import time
-import zipfile
-import zlib
 from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import cache
 from importlib import metadata
@@ -27,8 +25,10 @@ from . import files
 from .claims import Verification
 from .measurement import Measurement
 from .presentation import presenting
+from .reading import check_file, parse_json, read_arrays, read_json
 from .sources import Source
 from .table import Table, from_records
+from .typed import typed
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -169,19 +169,10 @@ class Result:
             PermissionError: a file is not readable.
         """
         folder = Path(directory)
+        if not (folder / "result.json").exists():
+            raise ValueError(f"{folder} must hold {', '.join(FILES)}, result.json is missing; run it again")
         try:
-            if not (folder / "result.json").is_file():
-                raise ValueError(
-                    f"{folder} must hold {', '.join(FILES)}, result.json is missing; run it again"
-                )
-            # raises PermissionError, which the handlers below report separately
-            (folder / "result.json").open("rb").close()
-        except PermissionError as error:
-            raise PermissionError(
-                f"{folder} cannot be read (permission denied); ask its owner, or copy it"
-            ) from error
-        try:
-            head = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+            head = read_json(folder / "result.json")
             if head["format"] != FORMAT:
                 origin = (
                     "a newer version stored: install that"
@@ -190,18 +181,21 @@ class Result:
                 )
                 raise ValueError(f"expected format {FORMAT}, got {head['format']}, which {origin}")
             for name in FILES[1:]:
-                if not (folder / name).is_file():
+                if not (folder / name).exists():
                     raise ValueError(f"{name} is missing")
                 (folder / name).open("rb").close()
             files.check(head, folder)
-            table = read_table(folder / "table.jsonl")
-            with np.load(folder / "arrays.npz", allow_pickle=False) as stored:
-                arrays = {name: stored[name] for name in stored.files}
-            claims = json.loads((folder / "verifications.json").read_text(encoding="utf-8"))
-            verifications = tuple(Verification.from_json(record) for record in claims)
-            sources = tuple(Source.from_json(record) for record in head["sources"])
-            return cls(
-                head["name"], head["settings"], table, arrays, verifications, sources, head["provenance"]
+            verifications = read_json(folder / "verifications.json")
+            return typed(
+                cls(
+                    head["name"],
+                    head["settings"],
+                    read_table(folder / "table.jsonl"),
+                    read_arrays(folder / "arrays.npz"),
+                    tuple(Verification.from_json(record) for record in verifications),
+                    tuple(Source.from_json(record) for record in head["sources"]),
+                    head["provenance"],
+                )
             )
         except PermissionError as error:
             raise PermissionError(
@@ -211,15 +205,7 @@ class Result:
             raise ValueError(
                 f"{folder} does not hold a readable result (result.json lacks {error}); run it again"
             ) from error
-        except (
-            ValueError,
-            TypeError,
-            AttributeError,
-            OSError,
-            EOFError,
-            zipfile.BadZipFile,
-            zlib.error,
-        ) as error:
+        except (ValueError, TypeError, AttributeError, OSError) as error:
             raise ValueError(f"{folder} does not hold a readable result ({error}); run it again") from error
 
 
@@ -234,7 +220,8 @@ def read_table(path: Path) -> Table:
     Raises:
         ValueError: a line does not hold a measurement.
     """
-    return from_records(map(json.loads, path.read_text(encoding="utf-8").splitlines()))
+    check_file(path)
+    return from_records(map(parse_json, path.read_text(encoding="utf-8").splitlines()))
 
 
 def provenance(

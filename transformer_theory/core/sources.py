@@ -106,6 +106,8 @@ class Source:
         Raises:
             ValueError: the key is missing, or a field is not text.
         """
+        if not isinstance(stored, Mapping):
+            raise ValueError(f"a stored source must have a key, a locator and a status, got {stored!r}")
         fields = {name: stored.get(name, "") for name in ("key", "locator", "status")}
         if not fields["key"] or not all(isinstance(value, str) for value in fields.values()):
             raise ValueError(f"a stored source must have a key, a locator and a status, got {stored!r}")

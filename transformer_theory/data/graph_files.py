@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 from xml.etree import ElementTree
 
+from ..core.reading import check_file
+
 if TYPE_CHECKING:
     import networkx as nx
 
@@ -117,6 +119,7 @@ def read_edge_list(file: Path) -> "nx.Graph":
 
 
 def _text(file: Path) -> str:
+    check_file(file)
     try:
         text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -333,6 +336,7 @@ def read_graphml(file: Path) -> "list[tuple[str, nx.Graph]]":
         ValueError: the file is not GraphML, holds no graph, or a graph has hyperedges, nodes of one id, or
             edges between unknown nodes.
     """
+    check_file(file)
     try:
         root = ElementTree.parse(file).getroot()
         if _tag(root) != "graphml":

@@ -6,8 +6,6 @@ Arrays: ``train_pixels`` and ``test_pixels`` (uint8 [n, channels, size, size]), 
 
 import contextlib
 import hashlib
-import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import numpy as np
 import torch
 
 from ..core.files import replacing
+from ..core.reading import read_arrays
 from ..core.sources import Source
 from .download import data_folder
 from .image_data import Images
@@ -66,22 +65,9 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
     """Reads the arrays of an ``.npz``. Raises ValueError if the file is missing, damaged, or
     holds objects.
     """
-    read_errors = (
-        OSError,
-        EOFError,
-        NotImplementedError,
-        MemoryError,
-        RuntimeError,
-        ValueError,
-        zipfile.BadZipFile,
-        zlib.error,
-    )
     try:
-        if not zipfile.is_zipfile(path):
-            raise ValueError("a file that is incomplete or not a zip of arrays")
-        with np.load(path, allow_pickle=False) as stored:
-            return {name: np.asarray(stored[name]) for name in stored.files}
-    except read_errors as error:
+        return read_arrays(path)
+    except (OSError, ValueError) as error:
         raise ValueError(
             f"must be an .npz of images, got {error}; write arrays of numbers with numpy.savez"
         ) from error

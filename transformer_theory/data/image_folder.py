@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..core import parallel
 from ..core.errors import abbreviated_list
-from ..core.parallel import gib
+from ..core.memory import gib
+from ..core.memory import memory as machine_memory
 from .image_data import Images
 from .tokens import stratified
 
@@ -225,7 +225,7 @@ def _pixels(folder: Folder, size: int | None, progress: Callable[[str], None]) -
     """Decodes all files of a folder, uint8 [n, 1 or 3, size, size]."""
     parts = [part for part in (folder.train, folder.test) if part]
     count = sum(len(part.files) for part in parts)
-    if size is not None and (needed := 3 * count * size**2) > (available := parallel.memory()):
+    if size is not None and (needed := 3 * count * size**2) > (available := machine_memory()):
         text = f"{size}, which needs {gib(needed)} of {gib(available)}"
         raise ValueError(f"size must let {count:,} images fit into memory, got {text}; choose a smaller one")
     reader = _Reader(size)

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 from jaxtyping import Int
 from torch import Tensor
 
+from ..core.reading import check_file, read_array
 from ..core.validation import as_labels
 from .ids import integer_tensor
 
@@ -19,11 +19,12 @@ def read_text(path: str | Path, expected: str) -> str:
         expected: what it should hold, for the error message.
     Raises:
         FileNotFoundError: the file does not exist.
-        ValueError: it is no text in UTF-8.
+        ValueError: it is no file, or no text in UTF-8.
     """
     path = Path(path)
-    if not path.is_file():
+    if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; expected {expected}")
+    check_file(path)
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -45,8 +46,8 @@ def read_labels(path: str | Path, *, numbers: Mapping[str, int] | None = None) -
     path = Path(path)
     if path.suffix == ".npy" and path.is_file():
         try:
-            array = np.load(path, allow_pickle=False)
-        except (ValueError, EOFError) as error:
+            array = read_array(path)
+        except ValueError as error:
             raise ValueError(f"{path} must be an array of integers, got {error}") from error
         return as_labels(str(path), integer_tensor(array, str(path), shape="[n]"))
     lines = read_text(path, "one label per line").rstrip().split("\n")

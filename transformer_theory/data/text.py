@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..core.reading import check_size, kind_of
 from ..core.validation import integers
 from .tokens import TokenData
 
@@ -49,10 +50,8 @@ def read_words(path: str | Path) -> list[str]:
     """
     path = Path(path)
     if not path.is_file():
-        raise ValueError(
-            f"{path} must be a file of plain text, got {'a folder' if path.is_dir() else 'no such file'}; "
-            "check the path"
-        )
+        raise ValueError(f"{path} must be a file of plain text, got {kind_of(path)}; check the path")
+    check_size(path, path.stat().st_size)
     try:
         words = basic_english(path.read_bytes().decode("utf-8-sig"))
     except UnicodeDecodeError as error:

@@ -2,8 +2,6 @@
 
 import hashlib
 import math
-import zipfile
-import zlib
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from torch import Tensor
 
 from ..core.errors import nearest
 from ..core.format import counted
+from ..core.reading import read_arrays
 from ..core.sources import Source
 from ..core.validation import as_float64, as_int64, as_labels
 
@@ -335,49 +334,12 @@ def _read(path: Path) -> dict[str, np.ndarray]:
             f"no such file: {path}; --data takes a name (digits, text, cifar10) or the path of an .npz, a "
             ".txt or images"
         )
-    if path.is_file():
-        path.open("rb").close()  # raises PermissionError, which is_zipfile would hide
-    if not zipfile.is_zipfile(path):
-        raise ValueError(
-            f"{path} must be an .npz (a zip of arrays), got a file that is something else or cut short; "
-            "write it with numpy.savez"
-        )
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            return {name: _array(stored, name, path) for name in stored.files}
-    except (
-        OSError,
-        EOFError,
-        NotImplementedError,
-        MemoryError,
-        RuntimeError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
-        raise ValueError(f"{path} is not a readable .npz ({error}); write it with numpy.savez") from error
-
-
-def _array(stored: np.lib.npyio.NpzFile, name: str, path: Path) -> np.ndarray:
-    """Reads one array. Raises ValueError if it is an object array, damaged, or not an array."""
-    try:
-        array = stored[name]
+        return read_arrays(path)
     except ValueError as error:
-        # numpy raises ValueError for object arrays and for damaged arrays; only its message about objects
-        # mentions allow_pickle
-        reason = (
-            "an object array, which is never unpickled"
-            if "allow_pickle" in str(error)
-            else f"a damaged one ({error})"
-        )
         raise ValueError(
-            f"{path}: {name} must be an array of numbers, got {reason}; save numbers with numpy.savez"
+            f"{path} must be an .npz (a zip of arrays), got {error}; write it with numpy.savez"
         ) from error
-    if not isinstance(array, np.ndarray):
-        raise ValueError(
-            f"{path}: {name} must be an array of numbers, got a file of another kind; write it with "
-            "numpy.savez"
-        )
-    return array
 
 
 def _as_tensor(array: np.ndarray, name: str) -> Tensor:

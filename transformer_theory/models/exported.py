@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..core.errors import NotConverged, first_line
 from ..core.files import replacing
-from ..core.parallel import gib
+from ..core.memory import gib
 from .convolutions import Convolutions
 from .crate import ExactAttention
 from .embedding import Patches, Tokens

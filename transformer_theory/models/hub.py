@@ -1,10 +1,11 @@
 """Models in the local cache of the Hugging Face hub, by their name. Nothing is downloaded."""
 
 import importlib
-import json
 import re
 from pathlib import Path
 from typing import Any
+
+from ..core.reading import read_json
 
 NAME = re.compile(r"(?P<name>\w[\w.-]*(?:/\w[\w.-]*)?)(?:@(?P<revision>[\w./-]+))?")
 WEIGHTS = ("*.safetensors", "*.bin", "*.h5", "*.msgpack")  # files of weights, those that are read first
@@ -84,7 +85,7 @@ def _missing_parts(folder: Path) -> list[str]:
     """Returns the files that an index of the weights names and the folder lacks."""
     index = folder / "model.safetensors.index.json"
     try:
-        named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        named = set(read_json(index)["weight_map"].values())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # no index, or transformers refuses it
         return []
     return sorted(name for name in map(str, named) if not (folder / name).is_file())

@@ -22,6 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from .. import __version__
+from ..core.reading import parse_json
 from .crate.alpha import crate_alpha_from_published
 from .crate.language_model import CRATELanguageModel
 from .crate.masked_autoencoder import CRATEMAE
@@ -380,9 +381,9 @@ def _record(path: Path, about: Mapping[str, str]) -> dict[str, Any] | None:
     if KEY not in about:
         return None
     try:
-        record = json.loads(about[KEY])
+        record = parse_json(about[KEY])
         assert isinstance(record, dict)
-    except (json.JSONDecodeError, AssertionError) as error:
+    except (ValueError, AssertionError) as error:
         raise ValueError(
             f"{path} must describe its network in JSON, got something else ({error}); train it again"
         ) from error

@@ -6,17 +6,16 @@ Nothing is downloaded, no code of the folder is executed, and pickled weights ar
 
 import contextlib
 import importlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from ..core.reading import read_array, read_json
 from ..data.ids import integer_tensor
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
@@ -163,7 +162,7 @@ def configuration(folder: Path) -> dict[str, Any]:
             f"{folder} must hold config.json, got none; write the model with save_pretrained({str(folder)!r})"
         )
     try:
-        described = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        described = read_json(folder / "config.json")
         if not isinstance(described, dict):
             raise ValueError(f"a {type(described).__name__}, not an object")
     except ValueError as error:
@@ -290,11 +289,11 @@ def read_ids(path: str | Path, *, length: int, sequences: int | None) -> Int[Ten
         ValueError: the file is no array of integers, or holds fewer than one window.
     """
     path = Path(path)
-    if not path.is_file():
+    if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; expected a text, or ids in a .npy file")
     try:
-        array = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
+        array = read_array(path)
+    except ValueError as error:
         raise ValueError(f"{path} must be an array of integers, got {error}") from error
     if array.ndim == 2:
         return integer_tensor(array[:sequences], str(path), shape="[n, seq]")

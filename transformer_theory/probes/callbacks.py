@@ -24,6 +24,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..core.metric import Metric
+from ..core.reading import parse_json
 from ..core.result import Result
 from .probing import Probe
 from .stored_state import State, from_text, to_text
@@ -200,7 +201,7 @@ class _Measurements:
         restored = self._probe(nn.Identity())
         restored.load_state_dict(state)  # an error is raised now, not during training
         self.end()
-        self.probe, self.restored, self.last = None, state, json.loads(state["callback"])["last"]
+        self.probe, self.restored, self.last = None, state, parse_json(state["callback"])["last"]
 
     def start(self, step: int) -> None:
         """Begins a training at this step. A new training may measure its first step even if the last one
@@ -256,7 +257,7 @@ class _Measurements:
         if self.probe is None and not self.restored:
             raise ValueError("the callback has measured nothing yet; train with it first")
         if self.probe is None:
-            restored = self._probe(nn.Identity(), name=json.loads(self.restored["probe"])["name"])
+            restored = self._probe(nn.Identity(), name=parse_json(self.restored["probe"])["name"])
             restored.load_state_dict(self.restored)
             return restored.result()
         return self.probe.result()

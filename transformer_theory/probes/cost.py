@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from ..core.format import counted
+from ..core.memory import gib
 from ..core.metric import Metric
-from ..core.parallel import gib
 from ..core.statistics import (
     EQUAL_NORM,
     EQUAL_SCALE,

@@ -4,10 +4,8 @@ On a CPU the tensors that operations return are counted from their creation unti
 work space inside an operation is not seen.
 """
 
-import math
 import weakref
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,18 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..core import parallel
-
-MEMINFO = Path("/proc/meminfo")
-# limit and use of the control group, version 2 and version 1
-GROUPS = (
-    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
-    (
-        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ),
-)
-UNKNOWN_MEMORY = 4 * 2**30
+from ..core.memory import free_memory
 
 
 class TensorMemory(TorchDispatchMode):
@@ -84,37 +71,11 @@ def state_bytes(objects: Iterable[Any]) -> int:
 def available_memory(device: torch.device | str = "cpu") -> int:
     """Returns the bytes that are free for a measurement.
 
-    On a GPU these are its free bytes and those that torch holds without using them. On Linux they are
-    "MemAvailable" of the machine or what the control group still permits, if that is less. Other systems do
-    not say what is free: half of the memory of the machine, or 4 GiB if that is unknown.
+    On a GPU these are its free bytes and those that torch holds without using them; otherwise those of the
+    machine, see :func:`.free_memory`.
     """
     place = torch.device(device)
     if place.type == "cuda":
         held = torch.cuda.memory_reserved(place) - torch.cuda.memory_allocated(place)
         return torch.cuda.mem_get_info(place)[0] + held
-    free = [size for size in (_machine_memory(), *_group_memory()) if size is not None]
-    if free:
-        return min(free)
-    total = parallel.memory()
-    return int(total / 2) if math.isfinite(total) else UNKNOWN_MEMORY
-
-
-def _machine_memory() -> int | None:
-    try:
-        lines = MEMINFO.read_text().splitlines()
-    except OSError:
-        return None
-    words = next((line.split() for line in lines if line.startswith("MemAvailable:")), None)
-    return None if words is None else 1024 * int(words[1])
-
-
-def _group_memory() -> Iterator[int]:
-    """Yields what the limit of each control group leaves; file pages that the kernel can drop are free."""
-    for limit, used in GROUPS:
-        try:
-            most, now = limit.read_text().strip(), int(used.read_text())
-            stated = dict(line.split() for line in (used.parent / "memory.stat").read_text().splitlines())
-        except (OSError, ValueError):
-            continue
-        if most.isdigit():
-            yield max(0, int(most) - now + int(stated.get("inactive_file", 0)))
+    return free_memory()

@@ -14,6 +14,7 @@ from torch import Tensor, distributed, nn
 
 from ..core.measurement import Measurement
 from ..core.metric import ActivationKind, Activations, Metric
+from ..core.reading import parse_json
 from ..core.result import Result, provenance
 from ..core.statistics import BAND_DRAWS
 from ..core.table import Table
@@ -234,7 +235,7 @@ class Probe:
         """
         if self._accumulating:
             raise ValueError("load_state_dict() must be called outside accumulate()")
-        about = json.loads(state["probe"])
+        about = parse_json(state["probe"])
         names = [type(metric).__name__ for metric in self.metrics]
         if about["metrics"] != names:
             raise ValueError(

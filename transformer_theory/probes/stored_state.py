@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..core.measurement import Measurement
 from ..core.metric import Metric
+from ..core.reading import parse_json
 from ..core.result import json_line
 
 State = dict[str, Any]
@@ -32,7 +33,7 @@ def text_of(rows: Iterable[Measurement]) -> str:
 
 def rows_of(text: str) -> list[Measurement]:
     """Returns the rows of JSON lines."""
-    return [Measurement.from_json(json.loads(line)) for line in text.splitlines()]
+    return [Measurement.from_json(parse_json(line)) for line in text.splitlines()]
 
 
 def tensors_of(
@@ -79,7 +80,7 @@ def restore_metrics(metrics: Sequence[Metric], state: Mapping[str, Any]) -> None
     for full, tensor in state.items():
         if full.startswith(METRIC):
             number, key = full.removeprefix(METRIC).split(" ", 1)
-            stored[int(number)][_tuples(json.loads(key))] = tensor
+            stored[int(number)][_tuples(parse_json(key))] = tensor
     for metric, own in zip(metrics, stored, strict=True):
         metric.reset()
         metric.load_persistent_state(own)
@@ -100,7 +101,7 @@ def check_file(path: Path, end: int, last: int) -> None:
         )
     for line in content[end:].splitlines():
         with contextlib.suppress(ValueError):  # a line that was being written when the training ended
-            step = json.loads(line).get("step", last)
+            step = parse_json(line).get("step", last)
             if step < last:
                 break
     else:
@@ -126,7 +127,7 @@ def from_text(text: str) -> State:
     """Restores a state from :func:`to_text`."""
     from safetensors.torch import load
 
-    parts = json.loads(text)
+    parts = parse_json(text)
     return {**parts["texts"], **load(base64.b64decode(parts["tensors"]))}
 
 

@@ -9,7 +9,6 @@ All outputs are pure functions of :class:`~transformer_theory.core.result.Result
 :func:`plot` and :func:`to_html`.
 """
 
-import json
 import os
 from collections.abc import Iterable, Sequence
 from itertools import count
@@ -21,6 +20,7 @@ from ..comparison.pooling import TRAIN, aggregate, data_name
 from ..core import format
 from ..core.files import atomic_directory, write_together
 from ..core.math_text import mathml
+from ..core.reading import read_json
 from ..core.result import Result, jsonable
 from ..core.theory import Theory
 from ..theories import list_theories as load_theories
@@ -158,7 +158,7 @@ def _free_folder(result: Result) -> Path:
 def holds(folder: Path, result: Result) -> bool:
     """Returns whether a folder holds this very result: the same settings, measurements and run."""
     try:
-        head = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        head = read_json(folder / "result.json")
         run = (result.name, jsonable(result.settings), jsonable(result.provenance))
         if (head["name"], head["settings"], head["provenance"]) != run:
             return False

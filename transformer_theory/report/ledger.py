@@ -21,6 +21,7 @@ from ..core.claims import MARGIN, Verification
 from ..core.files import write_together
 from ..core.format import counted, duration, number, portable_command, sentence_case, sign
 from ..core.math_text import rendered_parts
+from ..core.reading import read_json
 from ..core.result import Result
 from ..core.sources import Source, Status
 from ..core.table import grouped
@@ -449,7 +450,7 @@ def _lines(documents: Sequence[Document]) -> str:
 
 def _stored(file: Path) -> Document | None:
     """Reads a JSON file; None if there is none."""
-    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+    return read_json(file) if file.exists() else None
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -465,7 +466,7 @@ def main(arguments: Sequence[str]) -> int:
         stored, theories = page.with_suffix(".json"), list_theories()
         if not folders and not stored.exists():
             raise ValueError(f"{stored} does not exist; name the results that the page is made from")
-        before = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else []
+        before = _stored(stored) or []
         claims = [claim.id for theory in theories for claim in theory.claims]
         documents = updated(before, [document(Result.load(folder)) for folder in folders], claims)
         mutants, random, fresh = (_stored(page.with_name(name)) for name in (MUTANTS, RANDOM, FRESH))

@@ -2,7 +2,6 @@
 library that measured them, and the works that they cite.
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from ..comparison.pooling import VERIFY, theories_of
 from ..core import sources
 from ..core.claims import Verification, sources_of
 from ..core.files import of_file
+from ..core.reading import read_json
 from ..core.result import FILES, Result
 from ..core.theory import Theory
 
@@ -99,7 +99,7 @@ def _of_ledger(path: Path) -> list[Result]:
                 verifications=tuple(map(Verification.from_json, item["verifications"])),
                 provenance=dict(item["provenance"]),
             )
-            for item in json.loads(path.read_text(encoding="utf-8"))
+            for item in read_json(path)
         ]
     except (ValueError, KeyError, TypeError, AttributeError):
         found = []

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from ...core.reading import check_file
 from ...core.validation import integers
 
 MOVES = {"L": -1, "S": 0, "R": 1}
@@ -346,8 +347,9 @@ class TuringMachine:
             ValueError: the file cannot be read, or does not describe a machine; the message gives the line.
         """
         try:
+            check_file(Path(path))
             text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError, TypeError) as error:
+        except (OSError, ValueError, TypeError) as error:
             raise ValueError(
                 f"a machine must be a readable text file, got {str(path)!r} ({error}); check the path"
             ) from error

@@ -21,9 +21,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ...core import parallel
 from ...core.errors import first_line
-from ...core.parallel import gib
+from ...core.memory import gib
+from ...core.memory import memory as machine_memory
 from ...models.image_networks import Sizes
 from ..optimisers import freeze_body
 
@@ -106,7 +106,7 @@ def check_memory(
         ValueError: the sizes do not fit, or the training needs more than the memory; the message has the
             estimate and the memory.
     """
-    memory = _device_memory() if device == "cuda" else parallel.memory()
+    memory = _device_memory() if device == "cuda" else machine_memory()
     network = partial(_with_frozen_body, build) if frozen else build
     try:
         trained = (

@@ -6,16 +6,14 @@ checkpoint are then on the disk.
 
 import math
 import secrets
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
+from ...core.reading import read_arrays
 from ...core.result import Result
 from ...core.sources import Source
 from ...core.table import Arrays, Table
@@ -184,9 +182,8 @@ def stored_arrays(folder: Path) -> Arrays:
     cannot be read.
     """
     try:
-        with np.load(folder / "arrays.npz", allow_pickle=False) as stored:
-            return Arrays({name: stored[name] for name in stored.files})
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+        return Arrays(read_arrays(folder / "arrays.npz"))
+    except (OSError, ValueError):
         return Arrays()
 
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ....core.files import replacing
+from ....core.reading import read_arrays
 from ....core.threads import single_threaded
 from ....core.validation import as_float64, integers
 from ..problem import Instance
@@ -236,13 +236,9 @@ def load(path: str | os.PathLike[str]) -> State | Factors:
     """
     requirement = f"{os.fspath(path)} must be an npz file of a saved State or Factors"
     try:
-        file = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, BadZipFile):
-        raise ValueError(f"{requirement}, got another kind of file; save(state, path) makes one") from None
-    if isinstance(file, np.ndarray):
-        raise ValueError(f"{requirement}, got a single array; save(state, path) makes one")
-    with file:
-        arrays = {name: file[name] for name in file.files}
+        arrays = read_arrays(Path(path))
+    except ValueError as error:
+        raise ValueError(f"{requirement}, got {error}; save(state, path) makes one") from None
     step = int(arrays.pop("step", -1))
     tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
     if step >= 0 and set(tensors) >= {"K", "Q"}:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -27,6 +26,7 @@ from torch import Tensor
 
 from ....core.errors import NotConverged
 from ....core.files import replacing
+from ....core.reading import read_arrays
 from ....core.validation import as_float64, integers
 from .model import Descent, Weights
 
@@ -244,14 +244,12 @@ def load(path: str | os.PathLike[str]) -> State:
         FileNotFoundError: the file does not exist.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            stored = {name: file[name] for name in file.files}
+        stored = read_arrays(Path(path))
         weights = Weights(
             torch.from_numpy(stored.pop("Y")), torch.from_numpy(stored.pop("Z")), int(stored.pop("rest"))
         )
         step = int(stored.pop("step"))
-    except (ValueError, EOFError, BadZipFile, KeyError, TypeError, AttributeError):
-        # a .npy file loads as an array, which has no `files`
+    except (ValueError, KeyError, TypeError):
         raise ValueError(
             f"{os.fspath(path)} must be an npz file of a saved State, got another file; see save(state, path)"
         ) from None

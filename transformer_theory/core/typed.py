@@ -1,0 +1,57 @@
+"""Checks of the types of records that were read from files, by the annotations of their classes."""
+
+import dataclasses
+import types
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+
+def typed(record: T) -> T:
+    """Returns a dataclass whose fields have the types of their annotations.
+
+    Raises:
+        ValueError: a field has another type.
+    """
+    for name, hint, holds in _fields(type(record)):
+        if not holds(value := getattr(record, name)):
+            kind = hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
+            raise ValueError(f"{name} must be {kind}, got {type(value).__name__} {str(value)[:40]!r}")
+    return record
+
+
+@cache
+def _fields(cls: type) -> list[tuple[str, Any, Callable[[Any], bool]]]:
+    hints = get_type_hints(cls)
+    return [(field.name, hints[field.name], _check(hints[field.name])) for field in dataclasses.fields(cls)]  # pyright: ignore[reportArgumentType]
+
+
+def _check(hint: Any) -> Callable[[Any], bool]:
+    """Returns a function that says whether a value has a type. An integer is a float; a truth value is no
+    number.
+    """
+    origin, arguments = get_origin(hint), get_args(hint)
+    parts = [_check(part) for part in arguments if part is not Ellipsis and origin is not Literal]
+    if hint is Any:
+        return lambda value: True
+    if hint in (int, float):
+        kinds = (int, float) if hint is float else int
+        return lambda value: isinstance(value, kinds) and not isinstance(value, bool)
+    if origin is Literal:
+        return lambda value: any(value == word for word in arguments)
+    if origin in (Union, types.UnionType):
+        return lambda value: any(part(value) for part in parts)
+    if origin is tuple and arguments[1:] == (Ellipsis,):
+        return lambda value: isinstance(value, tuple) and all(map(parts[0], value))
+    if origin is tuple:
+        return lambda value: (
+            isinstance(value, tuple)
+            and len(value) == len(parts)
+            and all(part(each) for part, each in zip(parts, value))
+        )
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        key, item = parts
+        return lambda value: isinstance(value, origin) and all(key(k) and item(v) for k, v in value.items())
+    return lambda value: isinstance(value, origin or hint)

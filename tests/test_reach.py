@@ -1,6 +1,5 @@
 """The reach of theories: cells, folders, outcomes, sentences, map and table."""
 
-import json
 from dataclasses import replace
 from functools import partial
 
@@ -18,6 +17,7 @@ from transformer_theory.comparison.pooling import aggregate
 from transformer_theory.comparison.reach import reach
 from transformer_theory.core import parallel
 from transformer_theory.core.errors import NotConverged
+from transformer_theory.core.files import checked_line, checked_record
 from transformer_theory.core.ladder import COLUMNS, CONSTRUCTION_COLUMNS, Ladder, Rung
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.result import FILES, Result
@@ -170,9 +170,7 @@ def test_an_interrupted_reach_goes_on_where_it_stopped(tmp_path):
         KeyboardInterrupt, match=f"3 of 4 cells are stored in {tmp_path}, the same command goes on from them"
     ):
         reach(theory, seeds=2, folder=tmp_path, progress=interrupt)
-    head = (tmp_path / CELLS).read_bytes().splitlines(keepends=True)[0]
     with (tmp_path / CELLS).open("ab") as file:
-        file.write(head)  # of a command that began at the same time
         file.write(b'{"cell": ["toy", "re\xc3')  # the process was killed while it wrote
     CALLS.clear()
     assert reach(theory, seeds=2, folder=tmp_path).table == whole.table
@@ -246,7 +244,7 @@ def test_folders_of_other_things_are_refused(tmp_path):
     reach(theory, seeds=1, folder=tmp_path / "old")
     path = tmp_path / "old" / CELLS
     head, *lines = path.read_text().splitlines(keepends=True)
-    path.write_text(json.dumps(json.loads(head) | {"version": "0.0.1"}) + "\n" + "".join(lines))
+    path.write_text(checked_line(checked_record(head) | {"version": "0.0.1"}) + "".join(lines))
     with pytest.raises(
         ValueError, match=r"holds cells of version 0.0.1, format 1, expected version .*; choose another --out"
     ):

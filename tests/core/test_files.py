@@ -1,5 +1,6 @@
 """Files are written atomically; missing permissions are named."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -175,16 +176,11 @@ def test_a_folder_is_put_back_if_its_replacement_was_killed(tmp_path):
 
 
 def test_the_draft_of_a_process_that_runs_is_kept(tmp_path):
-    drafts = []
-
-    def both():
-        with atomic_directory(tmp_path / "run") as first:
-            (first / "a").write_text("")
-            with atomic_directory(tmp_path / "run") as second:
-                (second / "b").write_text("")
-            drafts.append(everything(first))
-
-    # the second took the place of the first
-    with pytest.raises(FileExistsError, match="changed during the work"):
-        both()
-    assert drafts == [{"a": ""}]
+    with atomic_directory(tmp_path / "run") as first:
+        (first / "a").write_text("")
+        with pytest.raises(
+            FileExistsError, match=f"is being written by another command .process {os.getpid()}"
+        ):
+            atomic_directory(tmp_path / "run").__enter__()
+        assert everything(first) == {"a": ""}
+    assert everything(tmp_path / "run") == {"a": ""}

@@ -365,10 +365,15 @@ def test_a_target_that_appears_during_the_work_costs_nothing(tmp_path):
     (folder / "x").write_text("precious")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "y").write_text("theirs")
-    with pytest.raises(FileExistsError, match=r"run changed during the work .* the result lies in (.*)"):
+    with pytest.raises(
+        FileExistsError, match=r"run changed during the work; the result lies in .*run-2 instead"
+    ):
         writing.__exit__(None, None, None)
-    assert (folder / "x").read_text() == "precious"
     assert names(tmp_path / "run") == ["y"]
+    # a visible name, which no later command clears
+    with atomic_directory(tmp_path / "other"):
+        pass
+    assert (tmp_path / "run-2" / "x").read_text() == "precious"
 
 
 def test_run_forks_the_global_generator():

@@ -204,7 +204,7 @@ def test_a_run_without_its_settings(run, tmp_path, missing):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 5, "version": "9.0"}, r"format 4 .* got format 5 of version 9\.0"),
+        ({"format": 6, "version": "9.0"}, r"format 5 .* got format 6 of version 9\.0"),
         ({"run": 3}, "got int for run; begin again"),
         ({"step": 1.5}, "got float for step"),
         ({"seconds": "long"}, "got str for seconds"),
@@ -245,8 +245,8 @@ def test_states_that_do_not_fit_their_settings(tmp_path, part, content):
 
 
 def test_a_table_is_serialised_once_and_read_back(tmp_path, monkeypatch):
-    serialised, json_line = [], folder.json_line
-    monkeypatch.setattr(folder, "json_line", lambda row: serialised.append(row) or json_line(row))
+    serialised, checked_line = [], folder.checked_line
+    monkeypatch.setattr(folder, "checked_line", lambda row: serialised.append(row) or checked_line(row))
     table = GrowingTable(tmp_path / "table.jsonl")
     for step, value in enumerate([1.5, float("nan"), 0.5, 2.0]):
         table.rows.append(Measurement("network", "network", "é", value, step=step))

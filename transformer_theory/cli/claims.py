@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import json
+import logging
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -65,6 +66,7 @@ def verify_claims(options: argparse.Namespace) -> int:
         progress = stack.enter_context(progress_line())
         active = stack.enter_context(parallel.workers(options.workers))
         stack.enter_context(threads.one_thread())
+        unfinished.read()  # only now: a command that is refused changes nothing
         # An iterator of verifications, in the order of the selection.
         outcomes = verify_claims(selection, seeds, done=unfinished.done, finished=unfinished.add)
         verified = []
@@ -99,40 +101,55 @@ class Unfinished:
     """The finished seeds of an unfinished ledger, in the file DIR.unfinished beside the folder DIR of the
     result.
 
-    The file belongs to the sources that wrote it: seeds of other sources are dropped, since a check may have
-    changed.
+    The file belongs to the sources that wrote it: seeds of other sources are dropped with a warning, since a
+    check may have changed.
 
     Attributes:
         done: outcomes by claim and seed.
-
-    Raises:
-        ValueError: the file has another content.
     """
 
     def __init__(self, path: Path):
-        from ..core.claims import Evidence
         from ..core.cluster import versions
         from ..core.journal import Journal
 
         self.journal = Journal(path, versions())
+        self.done: dict[tuple[str, int], Outcome] = {}
+
+    def read(self) -> None:
+        """Reads the seeds that an interrupted command has left.
+
+        Raises:
+            ValueError: the file has another content.
+        """
+        from ..core.claims import Evidence
+        from ..core.journal import by_key
+
+        path = self.journal.path
         try:
             head, lines = self.journal.read()
-            self.done = {
-                (name, seed): (Evidence.from_json(check), Evidence.from_json(control))
-                for name, seed, check, control in lines
-            }
+            self.done = by_key(
+                (
+                    (line["claim"], line["seed"]),
+                    (Evidence.from_json(line["check"]), Evidence.from_json(line["control"])),
+                )
+                for line in lines
+            )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{path} must hold the finished seeds of verify, got another file ({error}); move it away"
             ) from error
         if head != self.journal.head:
-            path.unlink()
+            if self.done:
+                line = "%d finished seeds in %s are of other versions; all seeds are verified anew"
+                logging.getLogger("transformer_theory").warning(line, len(self.done), path)
+            self.journal.remove()
             self.done = {}
 
     def add(self, claim: "Claim", seed: int, outcome: "Outcome") -> None:
         """Stores an outcome."""
         self.done[claim.id, seed] = outcome
-        self.journal.append([claim.id, seed, *(evidence.to_json() for evidence in outcome)])
+        check, control = (evidence.to_json() for evidence in outcome)
+        self.journal.append({"claim": claim.id, "seed": seed, "check": check, "control": control})
 
     @classmethod
     @contextlib.contextmanager
@@ -156,13 +173,16 @@ class Unfinished:
             if isinstance(error, KeyboardInterrupt):
                 raise KeyboardInterrupt(text) from error
             raise ConnectionError(f"{error}; {text}") from error
-        path.unlink(missing_ok=True)
+        unfinished.journal.remove()
 
 
 class _Nothing:
     """Stores nothing: without ``--out`` there is no place for it."""
 
     done: "Mapping[tuple[str, int], Outcome]" = {}  # noqa: RUF012 - never changed
+
+    def read(self) -> None:
+        pass
 
     def add(self, claim: "Claim", seed: int, outcome: "Outcome") -> None:
         pass

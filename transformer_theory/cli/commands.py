@@ -225,6 +225,8 @@ def _measure_one(options: argparse.Namespace, model: str, out: Path | None = Non
             progress("writing the report")
             result.write_into(folder)
             report.write(Result.load(folder), folder)  # from the stored files, as the command `report` does
+    if journal is not None:  # the result is stored
+        journal.unlink(missing_ok=True)
     console().print(terminal.heads(result, brief=folder is not None), highlight=False)
     if out is not None:
         print(f"report: {out / 'report.html'}")

@@ -19,7 +19,6 @@ def reach_of_theories(options: argparse.Namespace) -> int:
         OSError: the folder cannot be written.
     """
     from .. import report
-    from ..comparison.cells import CELLS
     from ..comparison.judged import rung_results
     from ..comparison.pooling import aggregate
     from ..comparison.reach import reach
@@ -36,8 +35,6 @@ def reach_of_theories(options: argparse.Namespace) -> int:
         raise ValueError("--minutes applies to networks of --model; name one, or leave it out")
     seeds = options.seeds if options.seeds is not None else QUICK_SEEDS if options.quick else range(5)
     until = options.until or (QUICK_UNTIL if options.quick else ())
-    if options.overwrite and (options.out / CELLS).is_file():
-        (options.out / CELLS).write_bytes(b"")
     processes = available_threads() if options.workers is None else options.workers
     with progress_line() as progress:
         result = reach(
@@ -49,6 +46,7 @@ def reach_of_theories(options: argparse.Namespace) -> int:
             models=[str(model) for model in options.models],
             minutes=options.minutes,
             folder=options.out,
+            overwrite=options.overwrite,
             workers=processes,
             progress=progress,
         )

@@ -50,10 +50,21 @@ def error_line(error: Exception, flags: Mapping[str, str]) -> str:
     from .fields import with_flags
 
     message = str(error) or type(error).__name__
-    if isinstance(error, PermissionError) and error.filename:  # Python's own message begins with the errno
-        message = (
-            f"cannot open {error.filename} (permission denied); change its permissions, or choose another "
-            "path"
-        )
+    if isinstance(error, OSError) and error.errno is not None:  # Python's own message begins with the errno
+        message = _of_system(error)
     # the message names --overwrite before
     return " ".join(with_flags(message.replace(" (overwrite=True)", ""), flags).split())
+
+
+def _of_system(error: OSError) -> str:
+    """Returns the message of an error that the operating system has raised."""
+    from ..core.files import FULL
+
+    place = f" {error.filename}" if error.filename else ""
+    reason = (error.strerror or type(error).__name__).lower()
+    if error.errno in FULL:
+        place = place and f" to{place}"
+        return f"cannot write{place} ({reason}); free some space, or choose another --out"
+    if isinstance(error, PermissionError):
+        return f"cannot open{place} ({reason}); change its permissions, or choose another path"
+    return f"cannot open{place} ({reason}); check the path"

@@ -2,12 +2,14 @@
 measured.
 """
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from .. import __version__
 from ..core.cluster import sources
-from ..core.journal import Journal
+from ..core.files import locked, replacing
+from ..core.journal import Journal, by_key
 from ..core.ladder import Rung
 from ..core.measurement import Measurement
 from ..core.table import from_records
@@ -31,7 +33,7 @@ class Store:
     is dropped.
 
     Args:
-        folder: the folder; it is created if it does not exist.
+        folder: the folder.
         names: name and size of the data of this run, by kind; size of networks of others, by their rung.
         checksums: checksums of these, by kind.
 
@@ -40,7 +42,7 @@ class Store:
             this name.
 
     Raises:
-        ValueError: the folder holds cells of another version or of other data, or something else.
+        ValueError: the folder holds something else.
     """
 
     def __init__(self, folder: Path, names: Mapping[str, str], checksums: Mapping[str, str]):
@@ -48,22 +50,25 @@ class Store:
         self.older: set[Key] = set()
         if folder.exists() and not self.path.exists() and any(folder.iterdir()):
             raise ValueError(f"{folder} holds other files, not a reach; choose another --out")
-        folder.mkdir(parents=True, exist_ok=True)
         self.journal = Journal(self.path, {"format": FORMAT, "version": __version__})
 
     def read(self) -> dict[Key, list[Measurement]]:
-        """Returns the stored cells."""
-        self.path.touch()  # marks the folder as that of a reach
+        """Returns the stored cells.
+
+        Raises:
+            ValueError: the folder holds cells of another version or of other data.
+        """
         try:
             head, lines = self.journal.read()
             stored = head["format"], head["version"]
-            cells = {tuple(line["cell"]): list(from_records(line["rows"])) for line in lines}
+            cells = by_key((tuple(line["cell"]), list(from_records(line["rows"]))) for line in lines)
             data = dict(item for line in lines for item in line["data"].items())
             checksums = dict(item for line in lines for item in line.get("checksums", {}).items())
             self.older = {tuple(line["cell"]) for line in lines if line.get("sources") != sources()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
-                f"{self.path} does not hold the cells of a reach ({error}); choose another --out"
+                f"{self.path} does not hold the cells of a reach ({error}); choose another --out, or pass "
+                "--overwrite"
             ) from error
         if stored != (FORMAT, __version__):
             got, expected = (
@@ -84,6 +89,25 @@ class Store:
                     "another --out"
                 )
         return cells
+
+    @contextlib.contextmanager
+    def begun(self, *, empty: bool) -> Iterator[dict[Key, list[Measurement]]]:
+        """Locks the folder, so that no cell is measured twice, and yields the stored cells.
+
+        Args:
+            empty: whether the stored cells are removed.
+        Raises:
+            FileExistsError: another reach measures in the folder.
+            ValueError: the folder holds cells of another version or of other data.
+        """
+        folder = self.path.parent
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder, f"{folder} is in use by another reach; wait for it, or choose another --out"):
+            cells = {} if empty else self.read()
+            if empty or not self.path.exists():  # an empty file marks the folder as that of a reach
+                with replacing(self.path) as draft:
+                    draft.touch()
+            yield cells
 
     def append(self, cell: Cell, rows: Sequence[Measurement]) -> None:
         """Adds a cell."""

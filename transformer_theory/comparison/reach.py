@@ -12,6 +12,7 @@ import logging
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,7 @@ def reach(
     models: Sequence[Model] = (),
     minutes: float | None = None,
     folder: str | Path | None = None,
+    overwrite: bool = False,
     workers: int | str | None = None,
     progress: Progress = None,
 ) -> Result:
@@ -138,6 +140,8 @@ def reach(
         minutes: time for each network of others, see ``measure``.
         folder: folder in which finished cells are stored; cells that it holds are not measured again. None:
             nothing is stored.
+        overwrite: whether the cells in the folder are measured again. They are removed when all else has been
+            checked.
         workers: number of processes, or the address of a dask scheduler (see
             :func:`~.core.parallel.workers`). Results do not depend on it.
         progress: function called with one line of text when a cell is done; True or False shows the lines or
@@ -147,6 +151,7 @@ def reach(
     Raises:
         ValueError: a theory, rung or column is unknown, the data or models cannot be used, there is no seed,
             or the folder holds cells of another version or of other data.
+        FileExistsError: another reach measures in the folder.
         ConnectionError: the dask scheduler does not answer, or no longer; the folder keeps the cells that are
             done.
     """
@@ -163,7 +168,6 @@ def reach(
     for network in others:
         check(network, images=None if inputs.images is None else inputs.images[1], text=inputs.file)
     store = None if folder is None else Store(Path(folder), names, checksums)
-    done: dict[Key, list[Measurement]] = {} if store is None else store.read()
     stored = _stored_networks(saved, inputs)
     cells = [
         (theory, rung, seed)
@@ -179,21 +183,22 @@ def reach(
         for network in others
         for theory, _ in chosen
     }
-    missing = [cell for cell in cells if key_of(cell) not in done]
-    cells += [(theory, rung, 0) for (theory, _), rung in last.items()]
-    older = 0 if store is None else sum(key_of(cell) in store.older for cell in cells)
-    if older:
-        line = (
-            "%d of %d stored cells in %s were measured by other sources of this library; --overwrite "
-            "measures all again"
-        )
-        LOGGER.warning(line, older, sum(key_of(cell) in done for cell in cells), folder)
     with (
         torch.random.fork_rng(devices=[]),
         parallel.workers(workers),
         threads.one_thread(),
         shown(progress, "reach"),
+        nullcontext({}) if store is None else store.begun(empty=overwrite) as done,
     ):
+        missing = [cell for cell in cells if key_of(cell) not in done]
+        cells += [(theory, rung, 0) for (theory, _), rung in last.items()]
+        older = 0 if store is None else sum(key_of(cell) in store.older for cell in cells)
+        if older:
+            line = (
+                "%d of %d stored cells in %s were measured by other sources of this library; --overwrite "
+                "measures all again"
+            )
+            LOGGER.warning(line, older, sum(key_of(cell) in done for cell in cells), folder)
         jobs, count = _jobs(missing), sum(key_of(cell) in done for cell in cells)
         listeners.progress(f"{len(cells)} cells (theory, rung, seed), {count} of them stored")
 
@@ -368,8 +373,8 @@ def _in_pretrained(
     """Measures a network of others once for all theories of the cells, and yields the row of each."""
     theories = [theory for theory, *_ in cells if theory.in_networks is not None]
     rows: dict[str, Measurement] = {}
+    journal = None
     if theories:
-        journal = None
         if folder is not None:  # of these theories: others may have been measured before
             known = zlib.crc32(" ".join(theory.name for theory in theories).encode())
             journal = folder / f"{slug(rung_name(network.name))}-{known:08x}{UNFINISHED}"
@@ -405,6 +410,8 @@ def _in_pretrained(
                 )
             ],
         )
+    if journal is not None:  # the cells are stored
+        journal.unlink(missing_ok=True)
 
 
 def _jobs(cells: Sequence[Cell]) -> list[list[Cell]]:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .. import __version__
+from ..core.cluster import versions
 from ..core.forked import processes_for
 from ..core.journal import Pieces
 from ..core.measurement import Measurement
@@ -108,7 +108,8 @@ def measure(
             named on the page.
         described: the inputs in words. Empty: their number and shape.
         images, progress: images before normalisation, for the pictures; receives a line per step.
-        journal: file of the finished parts, from which an interrupted measurement goes on. None: no file.
+        journal: file of the finished parts, from which an interrupted measurement goes on; remove it when the
+            result is stored. None: no file.
         interventions: interventions that are measured as well, see :func:`.intervene`, on the same inputs in
             the time that is left, a quarter at least. None: all of the theories.
     Returns:
@@ -217,7 +218,7 @@ def measure_user_model(
     # copies are the null that is tested, and that of a metric bears it out: 19 draws reach p = .05
     draws = RANGE_DRAWS if networks else HEADLINE_DRAWS
     identity = {
-        "version": __version__,
+        "versions": versions(),
         "network": checksum_of(network.state_dict()),
         "inputs": checksum_of({"": data} if isinstance(data, Tensor) else data),
         "labels": "" if labels is None else checksum_of({"": labels}),
@@ -348,8 +349,6 @@ def measure_user_model(
         "seed": seed,
     }
     sources = tuple(dict.fromkeys(source for theory in chosen for source in theory.sources))
-    if pieces.journal is not None:
-        pieces.journal.path.unlink(missing_ok=True)
     return Result("probe", record, table, maps, sources=sources, provenance=provenance())
 
 

@@ -52,7 +52,12 @@ def versions() -> dict[str, str]:
     """
     own = f"{__version__} with sources {sources()}"
     python = ".".join(platform.python_version_tuple()[:2])
-    return {"transformer_theory": own, "python": python, "torch": torch.__version__, "numpy": np.__version__}
+    return {
+        "transformer_theory": own,
+        "python": python,
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+    }
 
 
 @dataclass

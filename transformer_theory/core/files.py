@@ -6,17 +6,20 @@ mistakes (an edited table, an incomplete copy), not against forgery.
 """
 
 import contextlib
+import errno
 import hashlib
+import itertools
 import json
 import os
 import platform
 import secrets
 import shutil
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .reading import check_file
+from .reading import check_file, parse_json
 
 
 @contextlib.contextmanager
@@ -30,12 +33,26 @@ def replacing(path: Path) -> Iterator[Path]:
     _clear_leftovers(path)
     draft = _hidden_sibling(path)
     try:
-        yield draft
-        draft.replace(path)
+        with naming(path):
+            yield draft
+            draft.replace(path)
     finally:
         # the draft is gone after the rename, and may never have existed if the block failed
         with contextlib.suppress(OSError):
             draft.unlink()
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Gives an error of the operating system the name of the file that the block writes: a full disk raises
+    one without a name, and a draft has a hidden one.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:
+            error.filename, error.filename2 = str(path), None
+        raise
 
 
 def check_targets(paths: Iterable[Path]) -> None:
@@ -164,17 +181,27 @@ def _prefix(path: Path) -> str:
     return f".{path.name}.{platform.node() or 'local'}-"
 
 
+def _drafts(path: Path) -> list[Path]:
+    """Returns the hidden drafts of a path that this machine has made."""
+    try:
+        names = [name for name in os.listdir(path.parent) if name.startswith(_prefix(path))]
+    except OSError:  # the folder does not exist, or must not be read
+        return []
+    return [path.parent / name for name in sorted(names) if _owner(path, name)]
+
+
+def _owner(path: Path, name: str) -> int:
+    """Returns the process that made a hidden draft of a path; 0 if the name is not that of a draft."""
+    owner, _, key = name.removeprefix(_prefix(path)).partition(".")
+    return int(owner) if owner.isdigit() and key else 0
+
+
 def _clear_leftovers(path: Path) -> None:
     """Removes the hidden drafts of a path whose process was killed; if it was killed between two renames,
     puts the old folder back.
     """
-    try:
-        names = [name for name in os.listdir(path.parent) if name.startswith(_prefix(path))]
-    except OSError:  # the folder does not exist, or must not be read
-        return
-    for leftover in (path.parent / name for name in names):
-        owner, _, key = leftover.name.removeprefix(_prefix(path)).partition(".")
-        if not owner.isdigit() or not key or _runs(int(owner)):
+    for leftover in _drafts(path):
+        if _runs(_owner(path, leftover.name)):
             continue
         with contextlib.suppress(OSError):
             if (leftover / REPLACED).exists() and not os.path.lexists(path):
@@ -198,8 +225,38 @@ def _runs(process: int) -> bool:
     return True
 
 
+@contextlib.contextmanager
+def locked(folder: Path, message: str) -> Iterator[None]:
+    """Locks a folder for the block.
+
+    The lock ends with the block or the process. If the file system or the operating system has no locks, the
+    folder is not locked.
+
+    Raises:
+        FileExistsError: another block has locked the folder, in this process or in another one; the error has
+            this message.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise FileExistsError(message) from error
+        except OSError:  # a file system without locks
+            pass
+        yield
+    finally:
+        os.close(handle)
+
+
 # files of trainings, which take hours and are never removed with a result
 WEIGHTS = ("*.safetensors", "*.pt")
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk is full, or the user's share of it
 REPLACED = "replaced"  # name of the old folder inside its hidden folder, while a new one takes its place
 
 
@@ -211,9 +268,11 @@ class atomic_directory:  # noqa: N801 - used as a function: ``with atomic_direct
     removed. The hidden folder of a process that was killed is removed when the same directory is written
     again.
 
+    If the target has appeared during the work, what was written gets the next free name, such as ``out-2``.
+
     Raises (at entry, before any work):
         FileExistsError: the target exists, and ``overwrite`` is False, it is not a stored result, or it holds
-            trained weights.
+            trained weights; or another process is about to write it.
         PermissionError: the parent is not writable.
     """
 
@@ -226,21 +285,12 @@ class atomic_directory:  # noqa: N801 - used as a function: ``with atomic_direct
     def __enter__(self) -> Path:
         try:
             _clear_leftovers(self.target)
-            exists = os.path.lexists(self.target)
-            if exists and not self.overwrite:
+            self._check_target()
+            if others := _drafts(self.target):
+                owner = _owner(self.target, others[0].name)
                 raise FileExistsError(
-                    f"{self.label} exists already; choose another --out, or pass --overwrite to replace it "
-                    "(overwrite=True)"
-                )
-            if exists and not self._is_result_or_empty():
-                raise FileExistsError(
-                    f"{self.label} is not a stored result, so it is not overwritten; choose another --out"
-                )
-            if exists and (weights := sorted(path for kind in WEIGHTS for path in self.target.rglob(kind))):
-                name = weights[0].relative_to(self.target)
-                raise FileExistsError(
-                    f"{self.label} holds trained weights ({name}), so it is not overwritten; choose another "
-                    "--out"
+                    f"{self.label} is being written by another command (process {owner}); wait for it, or "
+                    "choose another --out"
                 )
             self._make_parents()
             self.folder = _hidden_sibling(self.target)
@@ -255,10 +305,27 @@ class atomic_directory:  # noqa: N801 - used as a function: ``with atomic_direct
             ) from error
         return self.folder
 
-    def _is_result_or_empty(self) -> bool:
-        return self.target.is_dir() and (
+    def _check_target(self) -> None:
+        """Raises FileExistsError unless the target may be written."""
+        if not os.path.lexists(self.target):
+            return
+        if not self.overwrite:
+            raise FileExistsError(
+                f"{self.label} exists already; choose another --out, or pass --overwrite to replace it "
+                "(overwrite=True)"
+            )
+        is_result = self.target.is_dir() and (
             (self.target / "result.json").is_file() or not any(self.target.iterdir())
         )
+        if not is_result:
+            raise FileExistsError(
+                f"{self.label} is not a stored result, so it is not overwritten; choose another --out"
+            )
+        if weights := sorted(path for kind in WEIGHTS for path in self.target.rglob(kind)):
+            name = weights[0].relative_to(self.target)
+            raise FileExistsError(
+                f"{self.label} holds trained weights ({name}), so it is not overwritten; choose another --out"
+            )
 
     def _make_parents(self) -> None:
         for parent in reversed(self.target.parents):
@@ -273,28 +340,54 @@ class atomic_directory:  # noqa: N801 - used as a function: ``with atomic_direct
             except OSError:  # not empty: another process has written to it
                 return
 
-    def __exit__(self, kind, *_) -> None:
-        if kind is not None:
+    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
+        if error is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
             self._remove_parents()
+            if isinstance(error, OSError):
+                self._name_target(error)
             return
         try:
-            if self.overwrite and os.path.lexists(self.target):
+            self._check_target()  # again: it may have changed during the work
+            if os.path.lexists(self.target):
                 # A folder cannot be renamed over another one, so the old one moves away first.
                 old_folder = _hidden_sibling(self.target)
                 old_folder.mkdir()
-                self.target.rename(old_folder / REPLACED)
-                self.folder.rename(self.target)
-                shutil.rmtree(old_folder, ignore_errors=True)
+                try:
+                    self.target.rename(old_folder / REPLACED)
+                    self.folder.rename(self.target)
+                finally:
+                    if not os.path.lexists(self.target):  # interrupted between the two
+                        (old_folder / REPLACED).rename(self.target)
+                    shutil.rmtree(old_folder, ignore_errors=True)
             else:
                 self.folder.rename(self.target)
-        except OSError as error:
+        except OSError as problem:
+            names = (self.target.with_name(f"{self.target.name}-{number}") for number in itertools.count(2))
+            free = next(name for name in names if not os.path.lexists(name))
+            try:
+                self.folder.rename(free)
+            except OSError:
+                text = f"{self.label} was removed during the work, and the result with it; run it again"
+                raise FileNotFoundError(text) from problem
             raise FileExistsError(
-                f"{self.label} changed during the work ({error.strerror}); the result lies in {self.folder}"
-            ) from error
+                f"{self.label} changed during the work; the result lies in {free} instead"
+            ) from problem
+
+    def _name_target(self, error: OSError) -> None:
+        """Gives an error the path of the target in place of that of the hidden folder."""
+        if error.errno in FULL and error.filename is None:
+            error.filename = str(self.label)
+        if isinstance(error.filename, str):
+            error.filename = error.filename.replace(str(self.folder), str(self.label))
+        error.args = tuple(
+            part.replace(str(self.folder), str(self.label)) if isinstance(part, str) else part
+            for part in error.args
+        )
 
 
 FIELD = "sha256"  # field of result.json that holds the checksums
+CHECKSUM = "crc32"  # last field of a line in a file that grows
 
 
 def sealed(head: dict[str, Any], folder: Path, names: Iterable[str]) -> dict[str, Any]:
@@ -327,6 +420,33 @@ def check(head: dict[str, Any], folder: Path) -> None:
             raise ValueError(
                 f"{name} is not as it was stored: it was edited, damaged, or copied from another result"
             )
+
+
+def checked_line(record: Mapping[str, Any]) -> str:
+    """Returns a line of JSON that ends in the checksum of what stands before it, for files that grow: they
+    are sealed only when they are complete.
+    """
+    text = json.dumps(record)[:-1]
+    return f'{text}, "{CHECKSUM}": "{zlib.crc32(text.encode()):08x}"}}\n'
+
+
+def checked_record(line: str, *, required: bool = True) -> Any:
+    """Returns the record of a line of :func:`checked_line`.
+
+    Args:
+        line: the line.
+        required: whether every line has a checksum. False: a line without one is any JSON.
+    Raises:
+        ValueError: the line is not as it was stored.
+    """
+    text, mark, rest = line.rstrip("\r\n").rpartition(f', "{CHECKSUM}": "')
+    if not mark:
+        if required:
+            raise ValueError("a line has no checksum; it was edited or damaged, or another version wrote it")
+        return parse_json(line)
+    if rest != f'{zlib.crc32(text.encode()):08x}"}}':
+        raise ValueError("a line is not as it was stored: it was edited, or damaged")
+    return parse_json(f"{text}}}")
 
 
 def of_file(path: Path) -> str:

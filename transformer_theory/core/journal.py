@@ -1,20 +1,22 @@
 """A file of finished pieces of work, one line of JSON each, from which an interrupted run goes on.
 
 A line is on the disk before the next piece is awaited. If the process is killed while it writes, the last
-line is cut off; it is dropped when the file is read again.
+line is cut off; it is dropped when the file is read again. Each line has a checksum: a piece that was changed
+is refused, since the result in which it ends has a checksum of the whole.
 """
 
-import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
-from .files import replacing
+from .files import checked_line, checked_record, naming, replacing
 from .measurement import Measurement
+from .reading import check_file
 from .table import from_records
 
+Key = TypeVar("Key")
 UNFINISHED = ".unfinished.jsonl"  # end of the name of a file with the finished parts of a measurement
 
 
@@ -29,14 +31,16 @@ class Journal:
     def __init__(self, path: Path, head: Mapping[str, Any]):
         self.path, self.head = path, dict(head)
 
-    def read(self) -> tuple[dict[str, Any], list[Any]]:
+    def read(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Returns the head of the file and its lines; without a file the head of this run and no lines.
 
         Raises:
-            ValueError: the file has another content.
+            ValueError: the file has another content, or a line is not as it was stored.
+            OSError: it cannot be read.
         """
-        if not self.path.exists() or not self.path.stat().st_size:
+        if not os.path.lexists(self.path):
             return self.head, []
+        check_file(self.path)
         content = self.path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
         if whole != content:
@@ -44,23 +48,37 @@ class Journal:
                 draft.write_bytes(whole)
         if not whole:
             return self.head, []
-        head, *lines = (json.loads(line) for line in whole.splitlines())
-        if not isinstance(head, dict):
-            raise ValueError("the first line is no head")
-        # two commands that began at the same time have written two heads
-        return head, [line for line in lines if line != head]
+        head, *lines = map(checked_record, whole.decode().splitlines())
+        return head, lines
 
-    def append(self, line: Any) -> None:
+    def append(self, line: Mapping[str, Any]) -> None:
         """Adds a line and waits until it is on the disk.
 
         Raises:
             OSError: the file cannot be written.
         """
         new = not self.path.exists() or not self.path.stat().st_size
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write((json.dumps(self.head) + "\n" if new else "") + json.dumps(line) + "\n")
+        with naming(self.path), self.path.open("a", encoding="utf-8") as file:
+            file.write((checked_line(self.head) if new else "") + checked_line(line))
             file.flush()
             os.fsync(file.fileno())
+
+    def remove(self) -> None:
+        """Removes the file, if there is one: its pieces are in a result."""
+        self.path.unlink(missing_ok=True)
+
+
+def by_key(pieces: Iterable[tuple[Key, Any]]) -> dict[Key, Any]:
+    """Returns stored pieces by their keys.
+
+    Raises:
+        ValueError: two pieces of one key differ.
+    """
+    found: dict[Key, Any] = {}
+    for key, piece in pieces:
+        if found.setdefault(key, piece) != piece:
+            raise ValueError(f"it holds {key} twice, with different values")
+    return found
 
 
 class Pieces:
@@ -86,9 +104,11 @@ class Pieces:
             return
         try:
             found, lines = self.journal.read()
-            self.done = {tuple(line["piece"]): line["rows"] for line in lines}
+            self.done = by_key((tuple(line["piece"]), line["rows"]) for line in lines)
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} must hold an unfinished measurement ({error}); remove it") from error
+            raise ValueError(
+                f"{path} must hold an unfinished measurement ({error}); remove it, or choose another --out"
+            ) from error
         if differing := sorted(key for key in {*found, *head} if found.get(key) != head.get(key)):
             raise ValueError(
                 f"{path} holds an unfinished measurement with other {' and '.join(differing)}; remove it to "

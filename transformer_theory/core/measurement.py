@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from .sources import Source
-from .typed import typed
+from .typed import check_types, typed
 
 if TYPE_CHECKING:
     pass
@@ -517,7 +517,8 @@ class Measurement:
             if columns.get(name) is not None:
                 low, high = columns[name]
                 columns[name] = (low if low is None else float(low), high if high is None else float(high))
-        return typed(cls(**columns))
+        check_types(cls, columns)  # before the numbers are converted
+        return cls(**columns)
 
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(Measurement))

@@ -56,7 +56,7 @@ def check_file(path: Path) -> None:
 
 
 def kind_of(path: Path) -> str:
-    """Returns what lies at a path: "a folder", "a pipe", "a socket", "a device", "a file" or "no such file"."""
+    """Returns what lies at a path: "a folder", "a pipe", "a socket", "a device", "a file", "no such file"."""
     kinds = {"a folder": "is_dir", "a pipe": "is_fifo", "a socket": "is_socket", "a file": "is_file"}
     found = [kind for kind, test in kinds.items() if getattr(path, test)()]
     return (*found, "a device" if path.exists() else "no such file")[0]

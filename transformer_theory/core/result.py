@@ -2,7 +2,7 @@
 atomically.
 
 A stored :class:`Result` is a folder of ``result.json`` (name, settings, sources, provenance, checksums),
-``table.jsonl`` (one measurement per line), ``arrays.npz`` and ``verifications.json``.
+``table.jsonl`` (one measurement per line, with a checksum), ``arrays.npz`` and ``verifications.json``.
 """
 
 import json
@@ -23,9 +23,8 @@ import torch
 
 from . import files
 from .claims import Verification
-from .measurement import Measurement
 from .presentation import presenting
-from .reading import check_file, parse_json, read_arrays, read_json
+from .reading import check_file, read_arrays, read_json
 from .sources import Source
 from .table import Table, from_records
 from .typed import typed
@@ -123,7 +122,7 @@ class Result:
         Args:
             folder: existing folder.
             growing: whether the run will append rows to ``table.jsonl`` and replace ``arrays.npz``, which
-                then get no checksums.
+                then get no checksums; each line of the table has its own.
         """
         head = {
             "format": FORMAT,
@@ -136,7 +135,8 @@ class Result:
         with files.replacing(folder / "arrays.npz") as draft, draft.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **self.arrays)
         with files.replacing(folder / "table.jsonl") as draft:
-            draft.write_text("".join(json_line(row) for row in self.table), encoding="utf-8")
+            lines = (files.checked_line(row.to_json()) for row in self.table)
+            draft.write_text("".join(lines), encoding="utf-8")
         with files.replacing(folder / "verifications.json") as draft:
             draft.write_text(
                 json.dumps([verification.to_json() for verification in self.verifications], indent=1) + "\n",
@@ -209,19 +209,19 @@ class Result:
             raise ValueError(f"{folder} does not hold a readable result ({error}); run it again") from error
 
 
-def json_line(row: Measurement) -> str:
-    """Returns the row as one line of ``table.jsonl``."""
-    return json.dumps(row.to_json()) + "\n"
-
-
-def read_table(path: Path) -> Table:
+def read_table(path: Path, *, checked: bool = False) -> Table:
     """Reads the rows of a ``table.jsonl``.
 
+    Args:
+        path: the file.
+        checked: whether each line must have its checksum. Otherwise it may have one: results of former
+            versions have none, and a sealed table has one of the whole.
     Raises:
-        ValueError: a line does not hold a measurement.
+        ValueError: a line does not hold a measurement, or is not as it was stored.
     """
     check_file(path)
-    return from_records(map(parse_json, path.read_text(encoding="utf-8").splitlines()))
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return from_records(files.checked_record(line, required=checked) for line in lines)
 
 
 def provenance(

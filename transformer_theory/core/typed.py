@@ -15,11 +15,20 @@ def typed(record: T) -> T:
     Raises:
         ValueError: a field has another type.
     """
-    for name, hint, holds in _fields(type(record)):
-        if not holds(value := getattr(record, name)):
+    check_types(type(record), vars(record))
+    return record
+
+
+def check_types(cls: type, values: Mapping[str, Any]) -> None:
+    """Checks values for fields of a dataclass; a field may be missing.
+
+    Raises:
+        ValueError: a value has another type than the annotation of its field.
+    """
+    for name, hint, holds in _fields(cls):
+        if name in values and not holds(value := values[name]):
             kind = hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
             raise ValueError(f"{name} must be {kind}, got {type(value).__name__} {str(value)[:40]!r}")
-    return record
 
 
 @cache

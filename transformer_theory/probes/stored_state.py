@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.files import checked_line, checked_record
 from ..core.measurement import Measurement
 from ..core.metric import Metric
 from ..core.reading import parse_json
-from ..core.result import json_line
 
 State = dict[str, Any]
 """Texts and tensors by name."""
@@ -28,12 +28,12 @@ ARRAY, METRIC = "array ", "metric "  # beginnings of the names of tensors
 
 def text_of(rows: Iterable[Measurement]) -> str:
     """Returns the rows as JSON lines."""
-    return "".join(json_line(row) for row in rows)
+    return "".join(checked_line(row.to_json()) for row in rows)
 
 
 def rows_of(text: str) -> list[Measurement]:
     """Returns the rows of JSON lines."""
-    return [Measurement.from_json(parse_json(line)) for line in text.splitlines()]
+    return [Measurement.from_json(checked_record(line, required=False)) for line in text.splitlines()]
 
 
 def tensors_of(

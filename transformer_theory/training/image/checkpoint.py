@@ -24,11 +24,13 @@ import torch
 from torch import Tensor, nn
 
 from ... import __version__
+from ...core.cluster import versions
+from ...core.errors import abbreviated_list
 from ...core.files import replacing
 from ...data.image_data import Images
 from ...models.weights import check_archive
 
-FORMAT = 4
+FORMAT = 5
 PARTS: dict[str, type | tuple[type, ...]] = {
     "run": dict,
     "run_id": str,
@@ -179,9 +181,8 @@ def check_same(path: Path, stored: dict[str, Any], expected: dict[str, Any], *, 
             f"{name} {stored.get(name)!r} there and {expected.get(name)!r} here" for name in differing[:3]
         )
         hint = "; --extend trains longer" if set(differing) <= set(LENGTH) else ""
-        raise ValueError(
-            f"{path} belongs to another training: {text}; give the same options, or another --out{hint}"
-        )
+        same = "install the same versions" if set(differing) <= versions().keys() else "give the same options"
+        raise ValueError(f"{path} belongs to another training: {text}; {same}, or another --out{hint}")
 
 
 def _check_longer(path: Path, stored: tuple[int, float | None], expected: tuple[int, float | None]) -> None:
@@ -216,6 +217,19 @@ def _flatten(values: dict[str, Any]) -> dict[str, Any]:
                 else {name: value}
             )
     return flat
+
+
+def identity(train: Images, test: Images) -> dict[str, Any]:
+    """Returns what the numbers of a training depend on beside its settings: the images, the names of the
+    classes, and the versions of the code.
+    """
+    names = "\n".join(train.names).encode()
+    return {
+        "images": digest(train),
+        "test_images": digest(test),
+        "class_names": f"{abbreviated_list(train.names)}; {zlib.crc32(names):08x}",
+        "code": versions(),
+    }
 
 
 def digest(images: Images) -> str:

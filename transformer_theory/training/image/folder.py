@@ -13,9 +13,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...core.files import replacing
+from ...core.files import checked_line, locked, replacing
 from ...core.measurement import Measurement
-from ...core.result import json_line, read_table
+from ...core.result import read_table
 from ...models.stored import BEST
 
 LAST, TABLE, PAGE = "last.pt", "table.jsonl", "report.html"
@@ -136,27 +136,11 @@ def claimed(folder: Path) -> Iterator[None]:
     Raises:
         FileExistsError: another process has locked the folder.
     """
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise FileExistsError(
-                f"{folder} is in use by another training; wait for it, or choose another --out"
-            ) from error
-        except OSError:  # a file system without locks
-            pass
+    with locked(folder, f"{folder} is in use by another training; wait for it, or choose another --out"):
         for entry in folder.iterdir():
             if is_draft(entry):
                 entry.unlink()
         yield
-    finally:
-        os.close(handle)
 
 
 def _is_log(entry: Path) -> bool:
@@ -202,11 +186,11 @@ class GrowingTable:
         """Reads the first n rows of a file.
 
         Raises:
-            ValueError: the file holds fewer rows, or other contents.
+            ValueError: the file holds fewer rows, other contents, or a row that is not as it was stored.
         """
         table = cls(path)
         try:
-            rows = read_table(path)
+            rows = read_table(path, checked=True)
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{path} must hold the rows of the training, got others ({error}); begin again without "
@@ -228,7 +212,7 @@ class GrowingTable:
         Raises:
             OSError: the rows cannot be written.
         """
-        self._text += "".join(json_line(row) for row in self.rows[self._written :]).encode()
+        self._text += "".join(checked_line(row.to_json()) for row in self.rows[self._written :]).encode()
         self._written = len(self.rows)
         with replacing(self.path) as draft, draft.open("wb") as file:
             file.write(self._text)

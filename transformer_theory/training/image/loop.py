@@ -124,7 +124,7 @@ def train(
         "objective": {"name": objective.name, **asdict(objective)},  # pyright: ignore[reportArgumentType]
         "precision": hardware.precision,
         "data": data[0].name,
-        "images": checkpoint.digest(data[0]),
+        **checkpoint.identity(*data),
         "theories": list(theories),
     }
     start = None if weights is None else read(weights, weights_set=weights_set)

@@ -23,6 +23,7 @@ from ..core.errors import NotConverged
 from .terminal import NAME, error_line
 
 INTERRUPTED = 130
+AGAIN = 0.3  # seconds until an interruption that was lost is raised again
 WRITING = ("compare", "run", "report")  # commands that always write files; verify writes some if given --out
 MEASURING = ("compare", "intervene", "measure", "probe", "reach", "train")  # commands that measure networks
 
@@ -102,13 +103,24 @@ class Interrupted(KeyboardInterrupt):
 def _interruptible() -> Iterator[None]:
     """Treats SIGTERM (``kill``, a batch system's time limit) as Ctrl-C, so that partial output is removed.
 
+    An exception that a signal handler raises is lost if it meets a destructor or the callback of a weak
+    reference, where Python only prints it, or a library that catches everything. A timer therefore raises it
+    again every :data:`AGAIN` seconds until the block ends. It does not while the exception is being handled,
+    so that the removal of partial output is not interrupted, also not by a second Ctrl-C.
+
     A handler that the caller has installed is not replaced.
     """
 
     def interrupt(number: int, frame: object) -> None:
-        raise Interrupted
+        signal.setitimer(signal.ITIMER_REAL, AGAIN, AGAIN)
+        if not _is_handled():
+            raise Interrupted
 
-    defaults = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    defaults = {
+        signal.SIGTERM: signal.SIG_DFL,
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGALRM: signal.SIG_DFL,
+    }
     # only this thread may set signal handlers
     main_thread = threading.current_thread() is threading.main_thread()
     replaced = [
@@ -116,11 +128,31 @@ def _interruptible() -> Iterator[None]:
     ]
     for number in replaced:
         signal.signal(number, interrupt)
+    print_unraisable = sys.unraisablehook
+
+    def unraisable(lost: "sys.UnraisableHookArgs") -> None:
+        if not isinstance(lost.exc_value, Interrupted):
+            print_unraisable(lost)
+
+    sys.unraisablehook = unraisable
     try:
         yield
     finally:
+        sys.unraisablehook = print_unraisable
+        if replaced:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         for number in replaced:
             signal.signal(number, defaults[number])
+
+
+def _is_handled() -> bool:
+    """Returns whether an :class:`Interrupted` is being handled: it is in the chain of the present exception."""
+    error = sys.exc_info()[1]
+    while error is not None:
+        if isinstance(error, Interrupted):
+            return True
+        error = error.__context__
+    return False
 
 
 def _interrupted(argv: list[str]) -> int:

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -79,14 +79,26 @@ def _prepare(work: Callable[[Any], Any], parent: int) -> None:
     _work.append(work)
     for number in (signal.SIGINT, signal.SIGTERM):  # the handlers of the parent are not those of a worker
         signal.signal(number, signal.SIG_DFL)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    end_with(parent)
 
 
-def _end_with(parent: int) -> None:
-    """Ends this process when its parent has ended."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
+def end_with(parent: int, leftovers: Iterable[str] = ()) -> None:
+    """Lets this process end when its parent has ended, also if that was killed.
+
+    Args:
+        parent: number of the parent.
+        leftovers: files that are then removed, since the parent cannot; they may be added later.
+    """
+
+    def wait() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        for file in leftovers:
+            with contextlib.suppress(OSError):
+                os.unlink(file)
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _call(argument: Any) -> Any:

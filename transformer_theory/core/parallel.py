@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import IO, Any, ParamSpec, TypeVar
 
 from .cluster import Cluster, connected
+from .forked import end_with
 from .listeners import listener, progress, progress_listener
 from .threads import one_thread
 
@@ -137,11 +138,20 @@ def sweep(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> lis
     return results
 
 
+_lines: set[str] = set()  # in a worker: files for its lines of progress
+
+
+def _begin(parent: int) -> None:
+    """Begins a worker, which ends with the process that uses it."""
+    end_with(parent, _lines)
+
+
 def _call(function: Callable[..., T], setting: dict[str, Any], path: str | None) -> T:
     """Calls the function in a worker, or in this process if there is no path for its lines of progress."""
     with one_thread():
         if path is None:
             return function(**setting)
+        _lines.add(path)
         with progress_listener(functools.partial(_append, path)):
             return function(**setting)
 
@@ -181,7 +191,8 @@ def workers(number: int | str | None) -> Iterator[Workers]:
                     "workers must be a number of at least 1, or the address of a dask scheduler, got "
                     f"{number}"
                 )
-            stack.enter_context(parallel_config(backend="loky", n_jobs=number, inner_max_num_threads=1))
+            backend = {"backend": "loky", "initializer": _begin, "initargs": (os.getpid(),)}
+            stack.enter_context(parallel_config(**backend, n_jobs=number, inner_max_num_threads=1))
             if number > 1:
                 stack.enter_context(_killed_if_interrupted())
         active = Workers(cluster.count if cluster else effective_n_jobs(None), cluster)  # pyright: ignore[reportArgumentType]

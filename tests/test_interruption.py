@@ -1,17 +1,21 @@
 """Ctrl-C and SIGTERM at any time: one line, exit code 130, and no half-written files."""
 
+import contextlib
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.stand_in import process
-from transformer_theory.cli import main
+from transformer_theory.cli import AGAIN, main
 
 
 @pytest.fixture(autouse=True)
@@ -147,3 +151,88 @@ def test_commands_that_never_write_report_only_the_interruption(monkeypatch, cap
     (line,) = capsys.readouterr().err.splitlines()
     assert "interrupted" in line
     assert "nothing" not in line
+
+
+def lost_in_a_callback():
+    """A signal that comes inside the callback of a weak reference, where Python only prints the exception."""
+
+    class Referent:
+        pass
+
+    def callback(reference):
+        signal.raise_signal(signal.SIGINT)
+
+    referent = Referent()
+    reference = weakref.ref(referent, callback)
+    del referent
+    return reference
+
+
+def lost_in_a_library():
+    """A signal that a library catches with everything else."""
+    with contextlib.suppress(BaseException):
+        signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("lose", [lost_in_a_callback, lost_in_a_library])
+def test_a_lost_signal_is_raised_again_and_cleaning_up_is_not_interrupted(monkeypatch, capsys, lose):
+    stages = []
+
+    def work(options):
+        kept = lose()
+        started = time.monotonic()
+        try:
+            while time.monotonic() - started < 10:
+                time.sleep(0.01)
+            stages.append(f"went on in spite of {lose.__doc__} {kept}")
+        finally:
+            signal.raise_signal(signal.SIGINT)  # a second Ctrl-C
+            time.sleep(3 * AGAIN)
+            stages.append("cleaned up")
+        return 0
+
+    monkeypatch.setattr("transformer_theory.cli.catalogue.list_theories", work)
+    assert main(["list"]) == 130
+    assert stages == ["cleaned up"]
+    assert capsys.readouterr().err == "transformer-theory: interrupted\n"
+    time.sleep(2 * AGAIN)  # the timer has ended with the command
+
+
+def children(parent: int) -> set[int]:
+    """Processes of a parent, and theirs."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            if (
+                entry.name.isdigit()
+                and int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == parent
+            ):
+                found |= {int(entry.name), *children(int(entry.name))}
+    return found
+
+
+def runs(number: int) -> bool:
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc")
+def test_workers_end_with_a_command_that_is_killed(tmp_path, few, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    given = ["--data", str(few), *FEW, "--seeds", "2", "--claim-seeds", "0", "--workers", "2"]
+    running = process("compare", *given, "--out", str(tmp_path / "runs" / "few"))
+    training = set()
+    while len(training) < 2:
+        training |= {*re.findall(r"step \d+ of 100000.*\(seed (\d)\)", running.stderr.readline())}
+    found = children(running.pid)
+    assert len(found) >= 2
+    running.kill()
+    running.communicate()
+    deadline = time.monotonic() + 20
+    while any(map(runs, found)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(map(runs, found))
+    assert not list((tmp_path / "temporary").glob("progress-*"))

@@ -254,6 +254,57 @@ def test_folders_of_other_things_are_refused(tmp_path):
         reach(theory, seeds=1, folder=tmp_path / "old")
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["typo"],
+        ["scan_snap", "--until", "nowhere"],
+        ["scan_snap", "--data", "nowhere"],
+        ["scan_snap", "--model", "nowhere"],
+        ["scan_snap", "--minutes", "3"],
+        ["scan_snap", "--workers", "tcp://127.0.0.1:9"],
+        ["scan_snap", "--seeds", "0"],
+    ],
+)
+def test_a_command_that_is_refused_leaves_the_cells(tmp_path, wrong, capsys):
+    reach(toy(OWN), seeds=2, folder=tmp_path)
+    before = (tmp_path / CELLS).read_bytes()
+    assert main(["reach", *wrong, "--overwrite", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {CELLS: before}
+
+
+def test_cells_are_measured_again_if_they_are_to_be_overwritten(tmp_path):
+    reach(toy(OWN, REAL), seeds=2, folder=tmp_path)
+    CALLS.clear()
+    reach(toy(OWN, REAL), seeds=1, folder=tmp_path, overwrite=True)
+    assert len(CALLS) == 2
+    reach(toy(OWN, REAL), seeds=1, folder=tmp_path)
+    assert len(CALLS) == 2
+
+
+def test_two_reaches_do_not_measure_in_one_folder(tmp_path):
+    def second(line: str) -> None:
+        with pytest.raises(FileExistsError, match="is in use by another reach; wait for it"):
+            reach(toy(OWN), seeds=1, folder=tmp_path)
+
+    reach(toy(OWN), seeds=1, folder=tmp_path, progress=second)
+
+
+def test_a_cell_that_occurs_twice_with_other_values_is_refused(tmp_path):
+    reach(toy(OWN), seeds=1, folder=tmp_path)
+    _, line = (tmp_path / CELLS).read_text().splitlines()
+    record = checked_record(line)
+    with (tmp_path / CELLS).open("a") as file:
+        file.write(checked_line(record))
+    reach(toy(OWN), seeds=1, folder=tmp_path)
+    record["rows"][0]["value"] += 1
+    with (tmp_path / CELLS).open("a") as file:
+        file.write(checked_line(record))
+    with pytest.raises(ValueError, match="twice, with different values"):
+        reach(toy(OWN), seeds=1, folder=tmp_path)
+
+
 def test_a_rung_without_the_quantity_is_an_error():
     broken = Rung("broken", "", lambda generator: [Measurement("toy", "rung", "other", 1.0)], COLUMNS[0])
     with pytest.raises(ValueError, match=r"a rung must measure 'height' once, .* toy/broken gave"):

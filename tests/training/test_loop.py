@@ -22,6 +22,7 @@ from tests.problems.image_trainings import (
     with_,
 )
 from tests.problems.networks import theory_metrics
+from transformer_theory.core import cluster
 from transformer_theory.core.result import Result
 from transformer_theory.training import fitting, monitor
 from transformer_theory.training.augment import Augmentation
@@ -318,6 +319,47 @@ def test_other_images_are_noticed(whole):
         match=r"images '48 images, \w+' there|images '60 images, \w{8}' there and '60 images, \w{8}' here",
     ):
         train((noise(seed=7), noise(12)), SMALL, whole, hardware=CPU, resume=True)
+
+
+OTHER = {
+    "one pixel of a test image": lambda images: replace(images, pixels=images.pixels.roll(1, 0)),
+    "half of the test images": lambda images: images[: len(images) // 2],
+    "the labels of the test images": lambda images: replace(images, labels=images.labels.roll(1)),
+}
+
+
+@pytest.mark.parametrize("change", OTHER)
+@pytest.mark.parametrize("ended", [False, True])
+def test_other_test_images_are_refused(tmp_path, whole, change, ended):
+    """Also those of a training that has ended, whose accuracy would seem to be of these images."""
+    folder, (train_images, test_images) = whole, (noise(), noise(12, seed=1))
+    if not ended:
+        folder = tmp_path / "run"
+        with pytest.raises(KeyboardInterrupt):
+            trained(folder, callback=interrupting(3))
+    data = train_images, OTHER[change](test_images)
+    for continued in ({"resume": True}, {"extend": True}):
+        with pytest.raises(
+            ValueError, match=r"belongs to another training: test_images '.*' there and '.*' here"
+        ):
+            train(data, SMALL, folder, hardware=CPU, **continued)
+
+
+def test_other_names_of_classes_are_refused(whole):
+    data = tuple(replace(images, names=("a", "b", "d")) for images in (noise(), noise(12, seed=1)))
+    with pytest.raises(
+        ValueError, match=r"another training: class_names 'a, b, c;.*' there and 'a, b, d;.*' here"
+    ):
+        train(data, SMALL, whole, hardware=CPU, resume=True)
+
+
+def test_another_version_of_the_code_is_refused_by_name(whole, monkeypatch):
+    monkeypatch.setattr(cluster, "sources", lambda: "1234abcd")
+    with pytest.raises(
+        ValueError,
+        match=r"transformer_theory '.* sources \w{8}' there and '.* sources 1234abcd' here; install the same",
+    ):
+        trained(whole, resume=True)
 
 
 def test_one_training_a_folder_at_a_time(tmp_path):

@@ -58,6 +58,7 @@ def _run(argv: list[str]) -> int:
             os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
             from .parsers import parse
 
+            _check_encoding(argv)
             options = parse(argv)
             flags = options.flags
             if argv[:1] and argv[0] in MEASURING:
@@ -74,6 +75,15 @@ def _run(argv: list[str]) -> int:
         return _fail(argv, error, 2, flags)
     except NotConverged as error:
         return _fail(argv, error, 1, flags)
+
+
+def _check_encoding(argv: list[str]) -> None:
+    """Raises ValueError if a word is not in UTF-8: results and pages could not name it."""
+    for word in argv:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"arguments must be in UTF-8, got {os.fsencode(word)!r}; rename it") from None
 
 
 def _flush(stream: TextIO) -> OSError | None:
@@ -146,7 +156,7 @@ def _interruptible() -> Iterator[None]:
 
 
 def _is_handled() -> bool:
-    """Returns whether an :class:`Interrupted` is being handled: it is in the chain of the present exception."""
+    """Returns whether an :class:`Interrupted` is being handled, in the chain of the present exception."""
     error = sys.exc_info()[1]
     while error is not None:
         if isinstance(error, Interrupted):

@@ -588,8 +588,12 @@ def _seeds(text: str) -> tuple[int, ...]:
     """Reads a number of seeds, ``"3" -> (0, 1, 2)``, or a list, which has a comma: ``"0,4" -> (0, 4)``,
     ``"7," -> (7,)``.
     """
+    from ..core.validation import MAX_SEEDS  # imports torch, which --help does not wait for
+
     if "," not in text:
-        return tuple(range(_count(text)))
+        if (number := _count(text)) > MAX_SEEDS:
+            raise argparse.ArgumentTypeError(f"must be at most {MAX_SEEDS:,} seeds, got {text!r}")
+        return tuple(range(number))
     return tuple(dict.fromkeys(_seed(part.strip()) for part in text.split(",") if part.strip())) or (
         _seed(text),
     )

@@ -7,6 +7,7 @@ than Python reads. Nothing is unpickled.
 
 import json
 import math
+import os
 import zipfile
 import zlib
 from pathlib import Path
@@ -60,6 +61,20 @@ def kind_of(path: Path) -> str:
     kinds = {"a folder": "is_dir", "a pipe": "is_fifo", "a socket": "is_socket", "a file": "is_file"}
     found = [kind for kind, test in kinds.items() if getattr(path, test)()]
     return (*found, "a device" if path.exists() else "no such file")[0]
+
+
+def check_name(path: Path) -> None:
+    """Checks that the name of a file or folder is text, since it names data in results and on pages.
+
+    Raises:
+        ValueError: the name is not in UTF-8.
+    """
+    try:
+        path.name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"{path.parent} must hold names in UTF-8, got {os.fsencode(path.name)!r}; rename it"
+        ) from None
 
 
 def check_size(path: Path, size: float) -> None:

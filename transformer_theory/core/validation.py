@@ -21,6 +21,8 @@ from torch import Tensor
 SHARES_ATOL = 1e-4
 AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")  # devices with an autocast of their own
 
+MAX_SEEDS = 100_000  # largest number of seeds
+
 # the label of a sequence without a class
 UNLABELLED = -1
 
@@ -75,10 +77,12 @@ def seed_numbers(name: str, seeds: int | Iterable[int], *, minimum: int = 1) -> 
         seeds: list of seeds, or number of seeds.
         minimum: smallest number of seeds.
     Raises:
-        ValueError: there are too few seeds, or one lies outside [0, 2^32).
+        ValueError: there are too few or too many seeds, or one lies outside [0, 2^32).
     """
     if isinstance(seeds, int):
         integers(minimum=minimum, **{name: seeds})
+        if seeds > MAX_SEEDS:
+            raise ValueError(f"{name} must be at most {MAX_SEEDS:,}, got {seeds}")
         return tuple(range(seeds))
     numbers = tuple(dict.fromkeys(int(seed) for seed in seeds))
     if len(numbers) < minimum or any(not 0 <= seed < 2**32 for seed in numbers):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..core.format import counted
+from ..core.reading import check_name
 from ..core.sources import Source
 from .graph_files import read_edge_list, read_graphml
 
@@ -119,6 +120,8 @@ class Graphs:
             raise ValueError(
                 f"{path} must hold graphs as {KINDS}, got {others[0]} among them; convert it, or move it away"
             )
+        for file in (path.absolute(), *files):
+            check_name(file)
         stems = [file.stem for file in files]
         read = [
             (stem if stems.count(stem) == 1 else file.name, _read(file)) for stem, file in zip(stems, files)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ..core.files import replacing
-from ..core.reading import read_arrays
+from ..core.reading import check_file, read_arrays
 from ..core.sources import Source
 from .download import data_folder
 from .image_data import Images
@@ -29,6 +29,7 @@ def read_npz(path: Path) -> Pair:
         ValueError: the file cannot be read, lacks an array, or holds an invalid one; the message names the
             file.
     """
+    check_file(path)
     try:
         return _pair(_read_arrays(path), path.name)
     except ValueError as error:

@@ -31,6 +31,7 @@ import torch
 from ..core.errors import abbreviated_list
 from ..core.memory import gib
 from ..core.memory import memory as machine_memory
+from ..core.reading import check_name
 from .image_data import Images
 from .tokens import stratified
 
@@ -117,6 +118,8 @@ def find_images(path: Path) -> Folder:
     train = _split(path, TRAIN)
     test = _split(path, TEST) if train else None
     classes = _classes(train or path)
+    for folder in (path.absolute(), *classes):
+        check_name(folder)
     if len(classes) < 2:
         present = f"only {classes[0].name!r}" if classes else "none"
         raise ValueError(

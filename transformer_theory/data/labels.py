@@ -45,6 +45,7 @@ def read_labels(path: str | Path, *, numbers: Mapping[str, int] | None = None) -
     """
     path = Path(path)
     if path.suffix == ".npy" and path.is_file():
+        check_file(path)
         try:
             array = read_array(path)
         except ValueError as error:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..core.errors import nearest
 from ..core.format import counted
-from ..core.reading import read_arrays
+from ..core.reading import check_file, read_arrays
 from ..core.sources import Source
 from ..core.validation import as_float64, as_int64, as_labels
 
@@ -334,6 +334,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
             f"no such file: {path}; --data takes a name (digits, text, cifar10) or the path of an .npz, a "
             ".txt or images"
         )
+    check_file(path)
     try:
         return read_arrays(path)
     except ValueError as error:

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from ..core.reading import read_array, read_json
+from ..core.reading import check_file, read_array, read_json
 from ..data.ids import integer_tensor
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
@@ -291,6 +291,7 @@ def read_ids(path: str | Path, *, length: int, sequences: int | None) -> Int[Ten
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; expected a text, or ids in a .npy file")
+    check_file(path)
     try:
         array = read_array(path)
     except ValueError as error:

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ....core.files import replacing
-from ....core.reading import read_arrays
+from ....core.reading import check_file, read_arrays
 from ....core.threads import single_threaded
 from ....core.validation import as_float64, integers
 from ..problem import Instance
@@ -235,6 +235,7 @@ def load(path: str | os.PathLike[str]) -> State | Factors:
         FileNotFoundError: the file does not exist.
     """
     requirement = f"{os.fspath(path)} must be an npz file of a saved State or Factors"
+    check_file(Path(path))
     try:
         arrays = read_arrays(Path(path))
     except ValueError as error:

@@ -352,6 +352,8 @@ def _other_network(text: str) -> "UserModel":
     try:
         return read_user_model(text)
     except (ValueError, OSError) as error:
+        if "MODEL must" not in str(error):
+            raise
         raise type(error)(str(error).replace("MODEL must", "--against must")) from error
 
 

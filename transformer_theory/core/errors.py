@@ -13,6 +13,14 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [""])[0][:200]
 
 
+def reason(error: BaseException) -> str:
+    """Returns an error's message on one line, of the operating system without its number and path; the name of
+    an error that has no message.
+    """
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(str(text).split())
+
+
 class Infeasible(ValueError):
     """No solution exists.
 

@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from .errors import reason
 from .memory import free_memory, gib
 
 COPIES = 3  # copies of its contents that a reader has in memory at a time
@@ -127,7 +128,7 @@ def read_array(path: Path) -> np.ndarray:
     except PermissionError:
         raise
     except DAMAGED as error:
-        raise ValueError(_reason(error)) from error
+        raise ValueError(reason(error)) from error
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -159,7 +160,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     except PermissionError:
         raise
     except DAMAGED as error:
-        raise ValueError(_reason(error)) from error
+        raise ValueError(reason(error)) from error
     return arrays
 
 
@@ -180,9 +181,3 @@ def _check_claim(file: IO[bytes], size: int, name: str = "") -> None:
     claimed = math.prod(shape) * dtype.itemsize
     if claimed != size - file.tell():
         raise ValueError(f"{subject} that claims {claimed:,} bytes and holds {size - file.tell():,}")
-
-
-def _reason(error: BaseException) -> str:
-    """Returns the message of an error, or its name if it has none."""
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return " ".join(str(text).split())

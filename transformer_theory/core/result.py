@@ -23,6 +23,7 @@ import torch
 
 from . import files
 from .claims import Verification
+from .errors import reason
 from .presentation import presenting
 from .reading import check_file, read_arrays, read_json
 from .sources import Source
@@ -206,7 +207,9 @@ class Result:
                 f"{folder} does not hold a readable result (result.json lacks {error}); run it again"
             ) from error
         except (ValueError, TypeError, AttributeError, OSError) as error:
-            raise ValueError(f"{folder} does not hold a readable result ({error}); run it again") from error
+            raise ValueError(
+                f"{folder} does not hold a readable result ({reason(error)}); run it again"
+            ) from error
 
 
 def read_table(path: Path, *, checked: bool = False) -> Table:

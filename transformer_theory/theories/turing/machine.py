@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from ...core.errors import reason
 from ...core.reading import check_file
 from ...core.validation import integers
 
@@ -351,7 +352,7 @@ class TuringMachine:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, ValueError, TypeError) as error:
             raise ValueError(
-                f"a machine must be a readable text file, got {str(path)!r} ({error}); check the path"
+                f"a machine must be a readable text file, got {str(path)!r} ({reason(error)}); check the path"
             ) from error
         try:
             return cls.parse(text)

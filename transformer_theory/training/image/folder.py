@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from ...core.errors import reason
 from ...core.files import checked_line, locked, replacing
 from ...core.measurement import Measurement
 from ...core.result import read_table
@@ -193,8 +194,8 @@ class GrowingTable:
             rows = read_table(path, checked=True)
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise ValueError(
-                f"{path} must hold the rows of the training, got others ({error}); begin again without "
-                "--resume"
+                f"{path} must hold the rows of the training, got others ({reason(error)}); begin again "
+                "without --resume"
             ) from error
         if len(rows) < n:
             raise ValueError(

@@ -323,13 +323,13 @@ class _Run:
                 return self._run()
             except NotConverged as error:
                 raise NotConverged(
-                    f"{error}; {self.store.last_state}", state=self.raw, residuals=error.residuals
+                    f"{error}; {self.store.last_state()}", state=self.raw, residuals=error.residuals
                 ) from error
             except RuntimeError as error:
                 if not is_lost_process(error):
                     raise
                 raise ConnectionError(
-                    f"another process has ended; {self.store.last_state}, --resume continues from it"
+                    f"another process has ended; {self.store.last_state(resumed=True)}"
                 ) from error
             finally:
                 with contextlib.suppress(OSError):  # the error that ends the training has been raised

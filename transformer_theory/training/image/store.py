@@ -124,12 +124,9 @@ class Store:
             }
             Checkpoint(step=step, threads=torch.get_num_threads(), **record, **state).save(self.folder / LAST)
         except OSError as error:
-            status = (
-                "nothing was stored"
-                if self.step is None
-                else f"{self.last_state}, --resume continues from it"
-            )
-            raise OSError(f"cannot write to {self.folder} ({error.strerror or error}); {status}") from error
+            raise OSError(
+                f"cannot write to {self.folder} ({error.strerror or error}); {self.last_state(resumed=True)}"
+            ) from error
         self.step = step
 
     def begin(self) -> None:
@@ -158,10 +155,14 @@ class Store:
             origin=origin,
         )
 
-    @property
-    def last_state(self) -> str:
-        """Description of the last checkpoint, for messages."""
-        return f"{self.folder / LAST} holds the last good state, of step {self.step}"
+    def last_state(self, *, resumed: bool = False) -> str:
+        """Describes the last checkpoint for messages; ``resumed`` adds that a training can go on from it."""
+        if self.step is None:
+            return "nothing was stored"
+        if not (self.folder / LAST).exists():
+            return f"{self.folder / LAST} was removed"
+        hint = ", --resume continues from it" if resumed else ""
+        return f"{self.folder / LAST} holds the last good state, of step {self.step}{hint}"
 
     def result(self) -> Result:
         """Returns the result of the rows so far."""

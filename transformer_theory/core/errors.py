@@ -14,8 +14,8 @@ def first_line(error: BaseException) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Returns an error's message on one line, of the operating system without its number and path; the name of
-    an error that has no message.
+    """Returns an error's message on one line, or its name if it has none. A message of the operating system
+    loses its number and path.
     """
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(str(text).split())

@@ -124,8 +124,7 @@ def write_images(folder: Path, chance: np.random.Generator, count: int) -> None:
 
 
 def stop_halfway(box: Box, trace: str, argv: list[str] | None = None) -> list[str]:
-    """Interrupts a command, by default that of ``STOPPED``, when it has left some work, and returns it. It has
-    to end as an interrupted command does.
+    """Interrupts a command, by default that of ``STOPPED``, when it has left some work, and returns it.
 
     Raises:
         RuntimeError: it ended otherwise, or has left nothing.

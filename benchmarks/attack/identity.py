@@ -60,6 +60,7 @@ CHANGES: dict[str, Callable[[Box], object]] = {
     "two training labels": lambda box: _swapped(box.work / "images/train"),
     "two test labels": lambda box: _swapped(box.work / "images/test"),
 }
+DIFFERS = ("image", "data", "class", "label", "thread", "source", "version")  # one is in a refusal
 OPTIONS = (
     *("--learning-rate 0.1", "--batch-size 4", "--optimiser adamw", "--weight-decay 0.5", "--interval 3"),
     *("--seed 7", "--crop 1", "--flip 0.25", "--mixup 0.5", "--cutout 2", "--label-smoothing 0.3"),
@@ -137,7 +138,11 @@ def continued(box: Box, argv: list[str], place: str, key: str, change: str, befo
     wrong = complaints(outcome)
     if outcome.code == 2:
         box.note("outcome: refused")
-        return wrong + ([] if change != "nothing" else [f"refused without a change: {outcome.err[-200:]}"])
+        line = outcome.err.splitlines()[-1]
+        words = change.strip("-").split()[0].split("-") if change in OPTIONS else DIFFERS
+        return wrong + (
+            [] if any(word in line for word in words) else [f"does not name what differs: {line}"]
+        )
     different = compare(box.work / place, other)
     box.note(f"outcome: {'silent' if different else 'the same numbers'}")
     note = [line for line in outcome.err.splitlines() if "other sources" in line or "differ" in line]
@@ -151,7 +156,7 @@ def continued(box: Box, argv: list[str], place: str, key: str, change: str, befo
 def unchanged_name(
     box: Box, trace: str, change: str, edit: Callable[[Box], object], more: tuple[str, ...]
 ) -> list[str]:
-    """Stops a verification, a measurement or a ladder, changes what it reads under the same name, and goes on."""
+    """Stops a measurement or a ladder, changes what it reads under the same name, and goes on."""
     for name in (*DATA, "gpt2"):
         if (box.fixtures / name).exists():
             box.take(name)

@@ -103,7 +103,7 @@ def killed(box: Box, name: str, way: str) -> list[str]:
 
 
 def signalled(running: Running, way: str, early: bool) -> list[str]:
-    """Sends the signals and judges how the command ends. In the first moments Python itself may die of one."""
+    """Sends the signals and judges the end. In the first moments Python itself may die of one."""
     was_running = running.poll() is None
     for number in WAYS[way]:
         running.send(number)

@@ -27,7 +27,7 @@ COMMANDS = {command: store for store, command in STORES.items()} | {"report": "p
 
 
 def wrong_lines(command: str, count: int) -> Iterator[list[str]]:
-    """Yields the quick command line with a wrong option, a wrong name, or one of its words wrong or missing."""
+    """Yields the quick command line with a wrong option or name, or with a word wrong or missing."""
     argv = [*QUICK[command], "--overwrite"]
     for name, values in options_of(command).items():
         if name not in ("--out", "--overwrite", "--html", "--latex", "--markdown", "--bibtex", "--figures"):

@@ -36,6 +36,7 @@ MEMORY = 3 << 30  # bytes that the processes of one command may hold together, b
 PROCESSES = 40  # of one command
 Snapshot = dict[bytes, tuple]
 Before = Callable[[], object] | None
+MADE: "dict[tuple[Path | None, str], Box]" = {}
 
 
 def warm() -> None:
@@ -145,6 +146,7 @@ class Box:
         self.work, self.home, self.tmp = path / "work", path / "home", path / "tmp"
         self.story: list[str] = []
         self.commands: list[Running] = []
+        self.last: Outcome | None = None  # of :meth:`undisturbed`
         for folder in (self.work, self.home, self.tmp):
             folder.mkdir(parents=True)
 
@@ -195,6 +197,26 @@ class Box:
     def run(self, *argv: str, limit: float = HANG, memory: int = MEMORY, **options) -> Outcome:
         """Runs a command to its end."""
         return self.start(list(argv), **options).wait(limit, memory)
+
+    def once(self, key: str, make: "Callable[[Box], object]") -> "Box":
+        """Returns a box that ``make`` has filled, which is made with the first case that asks for its key."""
+        if (self.fixtures, key) not in MADE:
+            folder = Path(tempfile.mkdtemp(prefix="once-", dir=self.fixtures.parent))
+            box = Box(folder, self.fixtures, random.Random(0), False)
+            make(box)
+            MADE[self.fixtures, key] = box
+        return MADE[self.fixtures, key]
+
+    def undisturbed(self, *argv: str) -> Outcome:
+        """Runs a command that has to succeed.
+
+        Raises:
+            RuntimeError: it does not.
+        """
+        self.last = self.run(*argv, limit=180)
+        if self.last.code:
+            raise RuntimeError(f"{shlex.join(argv)} fails undisturbed: {self.last.err[-300:]}")
+        return self.last
 
     def judged(self, *argv: str, **options) -> tuple[Outcome, list[str]]:
         """Runs a command; also returns what is wrong with its end (:func:`complaints`)."""

@@ -113,13 +113,13 @@ def furnish(box: Box, reader: Reader) -> list[str]:
         box.take(name)
     if not reader.stopped:
         return reader.argv
-    store = box.fixtures.parent / "stopped" / reader.stopped.replace("/", "-")
-    if not store.exists():  # interrupted once; later cases take a copy
-        once = Box(store, box.fixtures, random.Random(0), False)
+
+    def make(once: Box) -> None:
         for name in DATA:
             once.take(name)
         stop_halfway(once, reader.stopped)
-    _copy_new(store / "work", box.work)
+
+    _copy_new(box.once(f"stopped {reader.stopped}", make).work, box.work)
     again = ["--resume"] if reader.stopped == "o/last.pt" else []
     return [*STOPPED[reader.stopped], *again]
 

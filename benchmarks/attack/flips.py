@@ -5,7 +5,6 @@ silent: the failure.
 """
 
 import functools
-import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,27 +45,10 @@ def command(box: Box, reader: Reader) -> list[str]:
     return [*argv, "--out", "trained"] if reader in (AGAIN, RESUMED) else argv
 
 
-def undisturbed(box: Box, name: str) -> tuple[Box, Outcome]:
-    """Runs the command once on intact files; later cases take its result.
-
-    Raises:
-        RuntimeError: it fails.
-    """
-    place = box.fixtures.parent / f"undisturbed-{name}"
-    once = Box.__new__(Box) if place.exists() else Box(place, box.fixtures, random.Random(0), False)
-    if place.exists():
-        once.work = place / "work"
-        text = [(place / "printed-0" / part).read_text(encoding="utf-8") for part in ("out", "err")]
-        return once, Outcome([], 0, *text, 0.0)
-    outcome = once.run(*command(once, TARGETS[name][0]), limit=120)
-    if outcome.code:
-        raise RuntimeError(f"{name} fails without a damage: {outcome.err[-200:]}")
-    return once, outcome
-
-
 def damaged(box: Box, name: str, cut: bool) -> list[str]:
     """Flips a bit of the file, or cuts it off, runs the command, and judges its result."""
-    (reader, place), (other, usual) = TARGETS[name], undisturbed(box, name)
+    reader, place = TARGETS[name]
+    other = box.once(f"flips {name}", lambda once: once.undisturbed(*command(once, reader)))
     argv = command(box, reader)
     path = box.work / reader.file
     content = bytearray(path.read_bytes())
@@ -82,8 +64,8 @@ def damaged(box: Box, name: str, cut: bool) -> list[str]:
     outcome = box.run(*argv, limit=120)
     if wrong := complaints(outcome):
         return wrong
-    different = differs(box, other, outcome, usual, place)
-    word = "detected" if outcome.code == 2 or (different and told(outcome, usual)) else "harmless"
+    different = differs(box, other, outcome, place)
+    word = "detected" if outcome.code == 2 or (different and told(outcome, other.last)) else "harmless"
     box.note(f"outcome: {'silent' if different and word == 'harmless' else word}")
     return [f"SILENT, {different}"] if different and word == "harmless" else []
 
@@ -95,12 +77,12 @@ def told(outcome: Outcome, usual: Outcome) -> list[str]:
     return [line for line in new if any(word in line for word in words)]
 
 
-def differs(box: Box, other: Box, outcome: Outcome, usual: Outcome, place: str) -> str:
+def differs(box: Box, other: Box, outcome: Outcome, place: str) -> str:
     """Says how the result differs from the undisturbed one; a refused command has none."""
     if outcome.code == 2:
         return ""
     if not place:
-        return "" if outcome.out == usual.out else "another text is printed"
+        return "" if outcome.out == other.last.out else "another text is printed"
     first, second = box.work / place, other.work / place
     if first.is_dir():
         return compare(first, second)

@@ -5,7 +5,6 @@ The command must refuse and name what differs, or give the numbers of the undist
 
 import functools
 import importlib
-import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -114,26 +113,18 @@ def training(box: Box, way: str, change: str) -> list[str]:
     return continued(box, [*argv, *more], "o", f"training-{way}", change, before)
 
 
-def whole(box: Box, key: str, argv: list[str], place: str) -> Path:
-    """Returns the result of the same command without any stop and change; it is made once."""
-    folder = box.fixtures.parent / f"whole-{key}"
-    if not folder.exists():
-        once = Box(folder, box.fixtures, random.Random(0), False)
-        for name in (*DATA, "trained", "gpt2"):
-            if (once.fixtures / name).exists():
-                once.take(name)
-        if key in ("training-finished", "training-extended"):
-            once.take("trained", "o")
-        outcome = once.run(*argv, limit=180)
-        if outcome.code:
-            raise RuntimeError(f"the undisturbed run fails: {outcome.err[-200:]}")
-    return folder / "work" / place
-
-
 def continued(box: Box, argv: list[str], place: str, key: str, change: str, before: Before) -> list[str]:
     """Runs the command that continues, and judges it."""
     usual = argv[: len(argv) - len(change.split())] if change in OPTIONS else argv
-    other = whole(box, key, usual, place)
+
+    def make(once: Box) -> None:
+        for name in ("images", "trained"):
+            once.take(name)
+        if key != "training-stopped":
+            once.take("trained", "o")
+        once.undisturbed(*usual)
+
+    other = box.once(key, make).work / place
     outcome = box.run(*argv, before=before, real=False, limit=180)
     wrong = complaints(outcome)
     if outcome.code == 2:

@@ -5,7 +5,6 @@ next run must give the numbers of an undisturbed one and leave no hidden or temp
 """
 
 import functools
-import random
 import signal
 import time
 from collections.abc import Iterator
@@ -70,25 +69,15 @@ def furnish(box: Box, target: Target) -> None:
         box.take(target.store, "o")
 
 
-def undisturbed(box: Box, name: str) -> Path:
-    """Returns the working folder of the same command undisturbed, which is run once.
-
-    Raises:
-        RuntimeError: it fails.
-    """
-    place = box.fixtures.parent / f"whole-{name}"
-    if not place.exists():
-        once = Box(place, box.fixtures, random.Random(0), False)
-        furnish(once, TARGETS[name])
-        outcome = once.run(*TARGETS[name].argv, limit=180)
-        if outcome.code:
-            raise RuntimeError(f"{name} fails undisturbed: {outcome.err[-200:]}")
-    return place / "work"
-
-
 def killed(box: Box, name: str, way: str) -> list[str]:
     """Kills the command once, judges its end, and runs it again."""
-    target, whole = TARGETS[name], undisturbed(box, name)
+    target = TARGETS[name]
+
+    def make(once: Box) -> None:
+        furnish(once, target)
+        once.undisturbed(*target.argv)
+
+    whole = box.once(f"whole {name}", make).work
     furnish(box, target)
     start = 3.0 if box.real else 0.0  # a real command imports the library first
     moment = box.random.uniform(0.02, start + target.seconds)

@@ -6,7 +6,6 @@ must store an undamaged result, and no piece of work may be stored twice.
 
 import functools
 import json
-import random
 import re
 import shutil
 import time
@@ -107,13 +106,14 @@ def result_of(box: Box, name: str) -> list[str]:
     """Compares the result with that of one command alone."""
     if name.startswith("report"):
         return []
-    folder = box.fixtures.parent / f"alone-{name}"
-    if not folder.exists():
-        once = Box(folder, box.fixtures, random.Random(0), False)
+
+    def make(once: Box) -> None:
         furnish(once)
-        once.run(*PAIRS[name], limit=180)
+        once.undisturbed(*PAIRS[name])
+
+    folder = box.once(f"alone {name}", make)
     places = ("o/seed-0", "o/seed-1") if name == "train --seeds" else ("o",)
-    results = ((place, compare(box.work / place, folder / "work" / place)) for place in places)
+    results = ((place, compare(box.work / place, folder.work / place)) for place in places)
     return [f"{place} differs from that of one command: {what}" for place, what in results if what]
 
 

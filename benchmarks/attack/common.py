@@ -146,6 +146,7 @@ class Box:
         self.work, self.home, self.tmp = path / "work", path / "home", path / "tmp"
         self.story: list[str] = []
         self.commands: list[Running] = []
+        self.library = ROOT  # what real commands import
         self.last: Outcome | None = None  # of :meth:`undisturbed`
         for folder in (self.work, self.home, self.tmp):
             folder.mkdir(parents=True)
@@ -169,7 +170,7 @@ class Box:
             "PATH": "/usr/bin:/bin",
             "HOME": str(self.home),
             "TMPDIR": str(self.tmp),
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": str(self.library),
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONIOENCODING": "utf-8",
             "LANG": "C.UTF-8",
@@ -227,11 +228,14 @@ class Box:
     def leftovers(self) -> list[str]:
         """Lists hidden drafts and temporary files, and the shared memory of joblib."""
         hidden = [path for path in self.work.rglob(".*") if "lock" not in path.name]
-        temporary = [path for path in self.tmp.iterdir() if not path.name.startswith("torchinductor")]
+        temporary = [
+            path for path in self.tmp.iterdir() if not path.name.startswith(("torchinductor", "matplotlib"))
+        ]
         found = [str(path.relative_to(self.path)) for path in [*hidden, *temporary]]
-        for command in self.commands:
-            found += glob.glob(f"/dev/shm/joblib_*_{command.pid}_*")
-        return found
+        return found + self._shared()
+
+    def _shared(self) -> list[str]:
+        return [path for each in self.commands for path in glob.glob(f"/dev/shm/joblib_*_{each.pid}_*")]
 
     def close(self, keep: bool) -> None:
         """Ends all processes and removes the folder."""
@@ -240,6 +244,8 @@ class Box:
             if command.code is None:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(command.pid, 0)
+        for path in self._shared():
+            shutil.rmtree(path, ignore_errors=True)
         if not keep:
             shutil.rmtree(os.fsencode(self.path), ignore_errors=True)
 

@@ -87,8 +87,11 @@ def killed(box: Box, name: str, way: str) -> list[str]:
         box.note("outcome: over before the signal")
     box.note(f"{way} after {moment:.2f} s")
     wrong = signalled(running, way, early=moment < 0.4)
-    wrong += orphans(running)
-    return wrong + once_more(box, target, whole)
+    alive = orphans(running)
+    wrong += alive + once_more(box, target, whole)
+    # files of processes that were killed here just now are no fault of the command
+    left = [name for name in box.leftovers() if not alive]
+    return wrong + ([f"then left {left[:3]}"] if left else [])
 
 
 def signalled(running: Running, way: str, early: bool) -> list[str]:
@@ -126,16 +129,15 @@ def orphans(running: Running) -> list[str]:
 
 def once_more(box: Box, target: Target, whole: Path) -> list[str]:
     """Runs the command again; it may find its result there already."""
-    outcome = box.run(*target.argv, *target.again, limit=180)
-    there = outcome.code == 2 and "exists already" in outcome.err and "--overwrite" not in target.argv
+    argv = [word for word in target.argv if word != "--overwrite" or not target.again]
+    outcome = box.run(*argv, *target.again, limit=180)
+    there = outcome.code == 2 and "exists already" in outcome.err and "--overwrite" not in argv
     wrong = [f"then {each}" for each in complaints(outcome)]
     if outcome.code and not there:
         wrong.append(f"then the same command ends with code {outcome.code}: {outcome.err[-250:].strip()}")
     else:
         results = ((place, compare(box.work / place, whole / place)) for place in target.results)
         wrong += [f"then {place} differs from an undisturbed run: {what}" for place, what in results if what]
-    if left := [name for name in box.leftovers() if "matplotlib" not in name]:
-        wrong.append(f"then left {left[:3]}")
     return wrong
 
 

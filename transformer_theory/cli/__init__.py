@@ -37,6 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _run(list(sys.argv[1:] if argv is None else argv))
     except BrokenPipeError:
         code = 0
+    if code == INTERRUPTED and argv is None:  # the program ends: a second signal would only end it otherwise
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
     # Output may still be in a buffer. Python flushes it at its exit, too late to handle an error.
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and not stream.closed and (error := _flush(stream)) is not None:

@@ -8,6 +8,7 @@ networks of the same kind and random weights. A quantity that cannot be measured
 import contextlib
 import hashlib
 import time
+import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -220,6 +221,7 @@ def measure_user_model(
     identity = {
         "versions": versions(),
         "network": checksum_of(network.state_dict()),
+        "structure": zlib.crc32(f"{network!r} {getattr(network, 'config', '')}".encode()),
         "inputs": checksum_of({"": data} if isinstance(data, Tensor) else data),
         "labels": "" if labels is None else checksum_of({"": labels}),
         "theories": [theory.name for theory in chosen],

@@ -41,7 +41,8 @@ def _check(hint: Any) -> Callable[[Any], bool]:
     """Returns a function that says whether a value has a type. An integer is a float; a truth value is no
     number.
     """
-    origin, arguments = get_origin(hint), get_args(hint)
+    origin: Any = get_origin(hint)
+    arguments = get_args(hint)
     parts = [_check(part) for part in arguments if part is not Ellipsis and origin is not Literal]
     if hint is Any:
         return lambda value: True

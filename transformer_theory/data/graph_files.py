@@ -70,6 +70,7 @@ OTHER_FORMATS = (
     (re.compile(r"dl\s+n\s*="), "a UCINET file"),
     (re.compile(r"[\[({]|.*[\[{]$|[\]}]"), "a file with brackets, such as JSON, GML or DOT"),
 )
+MAX_LINE = 10_000  # largest number of characters of a line
 ARROWS = re.compile(r"[-=<>|:~/\\&]+")
 
 
@@ -154,6 +155,8 @@ def _parsed(text: str) -> list[_Line]:
 def _contents(text: str) -> Iterator[tuple[int, str]]:
     """Yields number and content of each line that is not empty, without comments and attributes."""
     for number, raw in enumerate(text.splitlines(), start=1):
+        if len(raw) > MAX_LINE:
+            raise _Doubt(number, f"has {len(raw):,} characters; write one edge in each line")
         for pattern, kind in OTHER_FORMATS:
             if pattern.match(raw.strip()):
                 raise _Doubt(number, f"belongs to {kind}; store the graph as GraphML or as pairs of nodes")

@@ -40,10 +40,11 @@ def on_device(model: nn.Module, device: str | torch.device | None) -> Iterator[N
         ValueError: this machine has no such device, or the model lies on several devices.
     """
     own = {parameter.device for parameter in model.parameters()}
+    if device is not None:
+        usable_device(str(device))
     if device is None or own == {torch.device(device)}:
         yield
         return
-    usable_device(str(device))
     if len(own) > 1:
         raise ValueError(
             f"the model must lie on one device, got {', '.join(sorted(map(str, own)))}; leave device out"

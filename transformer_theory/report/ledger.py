@@ -466,7 +466,7 @@ def main(arguments: Sequence[str]) -> int:
         stored, theories = page.with_suffix(".json"), list_theories()
         if not folders and not stored.exists():
             raise ValueError(f"{stored} does not exist; name the results that the page is made from")
-        before = _stored(stored) or []
+        before = read_json(stored) if stored.exists() else []
         claims = [claim.id for theory in theories for claim in theory.claims]
         documents = updated(before, [document(Result.load(folder)) for folder in folders], claims)
         mutants, random, fresh = (_stored(page.with_name(name)) for name in (MUTANTS, RANDOM, FRESH))

@@ -9,6 +9,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import fields, is_dataclass
 from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar
 
@@ -350,6 +351,83 @@ def full_precision(function: Callable[P, T]) -> Callable[P, T]:
             return function(*args, **kwargs)
 
     return call
+
+
+def in_range(function: Callable[P, T]) -> Callable[P, T]:
+    """Returns the function with a check of its numbers: NaN, infinity and empty arguments are refused, and so
+    are numbers that leave the range of floating point on the way.
+
+    The result is examined, which costs less than an examination of all arguments. The arguments are examined
+    only to find the reason of a result that is not finite, or of a failure.
+
+    >>> @in_range
+    ... def inverse(x):
+    ...     return 1 / x
+    >>> inverse(0.0)
+    Traceback (most recent call last):
+    ValueError: arguments of inverse must keep its result finite, got one beyond the range of floating point; ...
+    >>> inverse(torch.tensor([math.nan]))
+    Traceback (most recent call last):
+    ValueError: x must be finite, got 1 NaN or infinite values; drop them
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            result = function(*args, **kwargs)
+        except (ArithmeticError, LookupError, RuntimeError) as error:  # LinAlgError is a RuntimeError
+            _refuse_unusual(function, args, kwargs)
+            if isinstance(error, ArithmeticError):
+                raise _out_of_range(function) from error
+            raise
+        if torch.compiler.is_compiling() or _is_finite(result):
+            return result
+        _refuse_unusual(function, args, kwargs)
+        raise _out_of_range(function)
+
+    return call
+
+
+def _is_finite(value: Any) -> bool:
+    """Returns whether all floating-point numbers of a result are finite."""
+    if isinstance(value, Tensor):
+        # One pass without an array of booleans; the sum of large numbers may overflow, and is no proof then.
+        value = value.detach()
+        return (
+            not value.is_floating_point()
+            or math.isfinite(float(value.sum()))
+            or bool(torch.isfinite(value).all())
+        )
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind != "f" or bool(np.isfinite(value).all())
+    if isinstance(value, tuple | list):
+        return all(_is_finite(each) for each in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return all(_is_finite(getattr(value, field.name)) for field in fields(value))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def _refuse_unusual(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises a ValueError if an argument of a call is empty, NaN or infinite; the message names it."""
+    for name, value in inspect.signature(function).bind(*args, **kwargs).arguments.items():
+        if isinstance(value, Tensor | np.ndarray | list | tuple):
+            try:
+                tensor = as_tensor(name, value)
+            except (TypeError, ValueError, RuntimeError):
+                continue
+            if not tensor.numel():
+                raise ValueError(f"{name} must hold at least one number, got the shape {list(tensor.shape)}")
+            if tensor.is_floating_point():
+                finite(**{name: tensor})
+        elif isinstance(value, float | np.floating) and not math.isfinite(value):
+            raise ValueError(f"{name} must be finite, got {value}")
+
+
+def _out_of_range(function: Callable[..., Any]) -> ValueError:
+    return ValueError(
+        f"arguments of {function.__name__} must keep its result finite, got one beyond the range of floating "
+        "point; rescale them, or pass float64"
+    )
 
 
 def converted(

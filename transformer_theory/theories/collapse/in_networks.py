@@ -400,7 +400,7 @@ class HeadContraction(PerModule):
             deviations = _deviations(weights, allowed)
             keys = torch.tensor(weights.shape[-1]) if allowed is None else allowed.sum(-1)
             fits, keys = each.fits & (keys > 1), keys.expand(deviations.shape)
-            s, keys, measured = deviations[fits].double(), keys[fits], participation(weights)[fits].double()
+            s, keys, measured = deviations[fits].double(), keys[fits], weights[fits].square().sum(-1).double()
             expected, head = expected_participation(keys, s), fits.nonzero()[:, 1]
             parts = torch.stack([torch.ones_like(s), measured - expected, s.square() / keys.double().log()])
             total[:3].index_add_(1, head, parts)

@@ -72,7 +72,8 @@ def gumbel_softmax(scores: Scores, noise: Scores, *, temperature: float = 1.0, h
         soft = torch.softmax((noisy - noisy.detach().amax(-1, keepdim=True)) / temperature, -1)
     if not hard:
         return soft
-    chosen = torch.zeros_like(soft).scatter(-1, soft.argmax(-1, keepdim=True), 1.0)
+    # not the largest weight, which scores with small differences share after rounding
+    chosen = torch.zeros_like(soft).scatter(-1, noisy.argmax(-1, keepdim=True), 1.0)
     return chosen + soft - soft.detach()
 
 

@@ -365,7 +365,7 @@ def in_range(function: Callable[P, T]) -> Callable[P, T]:
     ...     return 1 / x
     >>> inverse(0.0)
     Traceback (most recent call last):
-    ValueError: arguments of inverse must keep its result finite, got one beyond the range of floating point; ...
+    ValueError: the result of inverse must be finite, got NaN or infinity; leave out arguments that are ...
     >>> inverse(torch.tensor([math.nan]))
     Traceback (most recent call last):
     ValueError: x must be finite, got 1 NaN or infinite values; drop them
@@ -425,8 +425,8 @@ def _refuse_unusual(function: Callable[..., Any], args: tuple[Any, ...], kwargs:
 
 def _out_of_range(function: Callable[..., Any]) -> ValueError:
     return ValueError(
-        f"arguments of {function.__name__} must keep its result finite, got one beyond the range of floating "
-        "point; rescale them, or pass float64"
+        f"the result of {function.__name__} must be finite, got NaN or infinity; leave out arguments that are "
+        "degenerate, such as zeros, and rescale those that are too large or too small"
     )
 
 

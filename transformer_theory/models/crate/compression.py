@@ -44,12 +44,16 @@ Sources: :cite:t:`yu2023white`; :cite:t:`wu2025token`. The chain rule of the cau
 Notation: docs/notation.md.
 """
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ...core.validation import integers, positive, same_dtype
 from ...maths.linalg import LARGEST_FLOAT32_CONDITION
+
+BETA_RANGE = 1e30  # beyond it, and below its inverse, beta is not multiplied in float32
 
 Tokens = Float[Tensor, "*batch n d"]
 Bases = Float[Tensor, "K d p"]
@@ -63,10 +67,16 @@ def expansion(bases: Bases, *, n: int, eps: float) -> float:
     (``eps`` is squared here).
 
     Raises:
-        ValueError: ``eps`` is not positive and finite.
+        ValueError: there is no token, or ``eps`` or its square is not positive and finite.
     """
     positive(eps=eps)
-    return bases.shape[-1] / (n * eps**2)
+    if n < 1:
+        raise ValueError(f"tokens must hold at least one token, got {n}")
+    square = float(eps) * float(eps)
+    factor = bases.shape[-1] / (n * square) if square else math.inf
+    if not 0 < factor < math.inf:
+        raise ValueError(f"eps must have a square in the range of floating point, got {eps}; rescale the tokens")
+    return factor
 
 
 def coordinates(tokens: Tokens, bases: Bases) -> Coordinates:
@@ -166,7 +176,8 @@ def precise_coordinates(tokens: Tokens, bases: Bases, *, beta: float) -> tuple[C
     the identity.
 
     bfloat16 tokens are promoted to float32; float32 is promoted to float64 if :math:`\beta \|W_k\|_F^2`
-    exceeds 1e4 in any head, as in :func:`~transformer_theory.maths.linalg.logdet_identity_plus`.
+    exceeds 1e4 in any head, as in :func:`~transformer_theory.maths.linalg.logdet_identity_plus`, or if beta
+    or these squares leave the range of float32.
 
     Raises:
         ValueError: shapes or dtypes do not fit.
@@ -174,8 +185,9 @@ def precise_coordinates(tokens: Tokens, bases: Bases, *, beta: float) -> tuple[C
     tokens = tokens.to(bases.dtype) if tokens.dtype == torch.bfloat16 else tokens
     coords = coordinates(tokens, bases)
     with torch.no_grad():
-        large = coords.dtype == torch.float32 and bool(
-            (beta * coords.square().sum((-2, -1)) > LARGEST_FLOAT32_CONDITION).any()
+        large = coords.dtype == torch.float32 and not (
+            1 / BETA_RANGE < beta < BETA_RANGE
+            and bool((beta * coords.square().sum((-2, -1)) <= LARGEST_FLOAT32_CONDITION).all())
         )
     # Repeat the products in float64 instead of converting their float32 results: the inverse shrinks the
     # leading directions so much that rounding errors in the others would become visible.

@@ -103,14 +103,15 @@ def log_bound(
             f"{list(V.shape)}"
         )
     L, H = W.shape[:2]
-    beta = float((W.abs().sum(-2).amax(-1) * composite_norm(V)).max())
+    # The product of two norms may leave the range of float64, its logarithm does not.
+    log_beta = float((W.abs().sum(-2).amax(-1).log() + composite_norm(V).log()).max())
     size = float(composite_norm(residual(tokens)))
-    if not (beta > 0 and size > 0):
+    if not (log_beta > -math.inf and size > 0):
         raise ValueError(
             f"the bound needs tokens that differ and weights that are not zero, got norms {size:g} and "
-            f"{beta:g}"
+            f"{math.exp(min(log_beta, 700.0)):g}"
         )
-    return (3**L - 1) / 2 * math.log(4 * beta * H) + 3**L * math.log(size)
+    return (3**L - 1) / 2 * (math.log(4 * H) + log_beta) + 3**L * math.log(size)
 
 
 @in_range

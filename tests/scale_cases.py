@@ -5,6 +5,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,7 +48,14 @@ class Case(NamedTuple):
     powers: Mapping[str, float] = MappingProxyType({})
     degree: float | None = None
 
-    def __call__(self, scale: float = 1.0, dtype: torch.dtype = torch.float64, exact: bool = False, **numbers: float) -> Any:
+    def __call__(
+        self,
+        scale: float = 1.0,
+        dtype: torch.dtype = torch.float64,
+        *,
+        exact: bool = False,
+        numbers: Mapping[str, float] = MappingProxyType({}),
+    ) -> Any:
         """Calls the function with scaled tensors rounded to a dtype; ``exact``: rounded, but as float64."""
 
         def given(value: Any, factor: float = 1.0) -> Any:
@@ -61,7 +69,7 @@ class Case(NamedTuple):
 
     def at(self, scale: float) -> dict[str, float]:
         """Returns the numbers that keep the law at a scale."""
-        return {name: self.numbers[name] * scale**power for name, power in self.powers.items()}
+        return {name: float(self.numbers[name] * np.float64(scale) ** power) for name, power in self.powers.items()}
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -74,8 +82,10 @@ SOFT = normal(12, 3, seed=1).softmax(1)
 BASES = torch.linalg.qr(normal(6, 6, seed=2)).Q.unflatten(1, (3, 2)).transpose(0, 1).contiguous()
 TOKENS = normal(2, 8, 6, seed=3)
 ONE = TOKENS[0]
-MAPS = normal(2, 3, 7, 7, seed=4).softmax(-1)
-MANY = normal(2, 100_001, seed=5).softmax(-1)
+# Distributions that half precision holds exactly.
+MAPS = torch.distributions.Multinomial(64, torch.ones(2, 3, 7, 7)).sample().double() / 64
+MANY = torch.tensor([[0.5, *[2.0**-17] * 65_536], [2.0**-16] * 65_536 + [0.0]], dtype=torch.float64)
+MANY_SCORES = normal(2, 100_001, seed=5)
 SCORES = 3 * normal(3, 7, seed=6)
 MATRIX = normal(6, 6, seed=7) / 6
 SQUARE = normal(5, 5, seed=8)
@@ -251,9 +261,9 @@ LENGTH = {
         degree=0,
     ),
     "score_gap": Case(length.score_gap, (SCORES,)),
-    "score_gap: many keys": Case(length.score_gap, (MANY.log(),)),
+    "score_gap: many keys": Case(length.score_gap, (MANY_SCORES,)),
     "top_weight": Case(length.top_weight, (SCORES,)),
-    "top_weight: many keys": Case(length.top_weight, (0.01 * MANY.log(),)),
+    "top_weight: many keys": Case(length.top_weight, (0.01 * MANY_SCORES,)),
     "winner_weight": Case(length.winner_weight, (SCORES,), numbers={"n": 9.0}),
     "without_sink": Case(lambda v, A: length.without_sink(A, v), (VALUES[0],), (MAPS[0, 0],), degree=None),
 }
@@ -273,7 +283,7 @@ ROUTER = {
         lambda s: router.sample_choice(s, 3, generator=torch.Generator().manual_seed(0)), (SCORES,)
     ),
     "straight_through": Case(router.straight_through, numbers={"penalty": 0.1}),
-    "hit": Case(lambda a, b: router.hit(LABELS, LABELS), (), ()),
+    "hit": Case(lambda: router.hit(LABELS, LABELS)),
     "label_blind_bound": Case(lambda hit: router.label_blind_bound(hit), numbers={"hit": 0.3}),
 }
 
@@ -311,6 +321,245 @@ CRATE = {
     "tssa_step": Case(crate.tssa_step, (TOKENS,), (BASES,), **step),
 }
 
+JOINT = torch.tensor([[0.3, 0.1, 0.05], [0.05, 0.3, 0.2]], dtype=torch.float64)
+EIGENVALUES = torch.tensor([0.2, 0.5, 0.9], dtype=torch.float64)
+pair = lambda noise: bottleneck.GaussianPair(SQUARE, noise)  # noqa: E731
+BOTTLENECK = {
+    "gaussian_bottleneck": Case(bottleneck.gaussian_bottleneck, others=(EIGENVALUES,), numbers={"beta": 3.0}),
+    "information_bottleneck": Case(
+        lambda joint, betas: bottleneck.information_bottleneck(joint, betas).points[0].compression,
+        others=(JOINT,),
+        numbers={"betas": 3.0},
+    ),
+    "onset": Case(lambda joint: bottleneck.onset(joint, starts=4, steps=20), others=(JOINT,)),
+    "plug_in_bias": Case(bottleneck.plug_in_bias, numbers={"x": 3, "y": 4, "n": 10}),
+    "random_joint": Case(
+        lambda concentration: bottleneck.random_joint(
+            2, 3, torch.Generator().manual_seed(0), concentration=concentration
+        ),
+        numbers={"concentration": 1.0},
+    ),
+    "rare_cluster": Case(
+        bottleneck.rare_cluster,
+        others=(JOINT, torch.tensor([0.7, 0.3], dtype=torch.float64)),
+        numbers={"mass": 0.1},
+    ),
+}
+
+D = 4
+PROMPT = normal(3, 7, D, seed=15), normal(3, 7, seed=16), normal(3, D, seed=17), normal(3, seed=18)
+COVARIANCE = normal(30, D, seed=19).mT @ normal(30, D, seed=19) / 30
+STEP = normal(D, D, seed=20)
+
+
+def prompted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function of the tensors of prompts."""
+    return lambda x, y, query, target, *args, **numbers: function(
+        in_context.Prompts(x, y, query, target), *args, **numbers
+    )
+
+
+noisy = {"numbers": {"N": 10, "noise": 0.2}, "powers": {"noise": 1}}
+IN_CONTEXT = {
+    "compare_predictors": Case(
+        lambda a, b: in_context.compare_predictors(a, {"other": b}), (ONE[0], ONE[1]), degree=None
+    ),
+    "dual_part": Case(lambda v, s: in_context.dual_part(s, v), (VALUES[0],), (MATRIX.new_ones(7, 7) * MAPS[0, 0],), degree=1),
+    "fourth_moment": Case(in_context.fourth_moment, (X,), degree=4),
+    "gamma": Case(in_context.gamma, (COVARIANCE,), degree=1, **noisy),
+    "lasso_transformer": Case(
+        prompted(in_context.lasso_transformer), PROMPT, (), {"strength": 0.1, "layers": 3}, {"strength": 2}, None
+    ),
+    "lasso_transformer: labels": Case(
+        lambda y, x, query, target, **k: prompted(in_context.lasso_transformer)(x, y, query, target, **k),
+        (PROMPT[1],), (PROMPT[0], *PROMPT[2:]), {"strength": 0.1, "layers": 3}, {"strength": 1}, 1
+    ),
+    "logistic_transformer": Case(
+        prompted(in_context.logistic_transformer), (), (PROMPT[0], (PROMPT[1] > 0).double(), *PROMPT[2:]), {"eta": 0.1, "layers": 3}
+    ),
+    "one_step": Case(
+        lambda G, *p: prompted(in_context.one_step)(*p, G.double()), (STEP,), PROMPT, degree=1
+    ),
+    "optimal_step": Case(in_context.optimal_step, (COVARIANCE,), degree=-1, **noisy),
+    "preconditioner": Case(in_context.preconditioner, (COVARIANCE,), degree=-1, **noisy),
+    "preconditioner: fourth": Case(
+        lambda c, N, noise: in_context.preconditioner(c, N, noise=noise, fourth=c @ c), (COVARIANCE,), degree=-1, **noisy
+    ),
+    "recursive_least_squares": Case(
+        prompted(in_context.recursive_least_squares), PROMPT, (), {"strength": 0.1}, {"strength": 2}, 1
+    ),
+    "ridge_transformer": Case(
+        lambda y, x, query, target, **k: prompted(in_context.ridge_transformer)(x, y, query, target, **k),
+        (PROMPT[1],), (PROMPT[0], *PROMPT[2:]), {"strength": 0.1, "layers": 3}, {}, 1
+    ),
+    "risk": Case(lambda c, G, N, noise: in_context.risk(G.double() , c, N, noise=noise), (), (COVARIANCE, STEP), {"N": 10, "noise": 0.2}),
+    "select": Case(
+        prompted(partial(in_context.select, strengths=(0.1, 1.0), held_out=2, layers=3)), (), PROMPT, {"temperature": 1.0}
+    ),
+}
+
+EMBEDDING = normal(9, 6, seed=21)
+INDUCTION = {
+    "capacity": Case(induction.capacity, numbers={"d": 64}),
+    "copying_score": Case(
+        induction.copying_score, (normal(2, 6, 3, seed=22), normal(2, 3, 6, seed=23)), (EMBEDDING, EMBEDDING.mT), degree=0
+    ),
+    "copying_score: all": Case(
+        induction.copying_score, (normal(2, 6, 3, seed=22), normal(2, 3, 6, seed=23), EMBEDDING, EMBEDDING.mT), degree=0
+    ),
+    "predicted_recall": Case(induction.predicted_recall, numbers={"N": 100, "d": 64}),
+    "score_weights": Case(induction.score_weights, others=(torch.cat([MAPS, MAPS[..., :1]], -1)[..., :6, :6],)),
+}
+
+INPUTS = normal(4, 5, 3, seed=24)
+RANDOM_FEATURES = {
+    "arc_cosine": Case(
+        random_features.arc_cosine, (torch.tensor([1.0, -0.5], dtype=torch.float64), torch.tensor([2.0, 1.0], dtype=torch.float64)),
+        (torch.tensor([1.5, 0.7], dtype=torch.float64),), degree=1
+    ),
+    "attention_kernel": Case(random_features.attention_kernel, (INPUTS,), numbers={"spread": 0.5}),
+    "mlp_kernel": Case(random_features.mlp_kernel, (INPUTS,)),
+    "share_explained": Case(random_features.share_explained, (X, X + 0.1 * X.flip(0)), degree=0),
+}
+
+sizes = {"sizes": [5, 8]}
+RATE_REDUCTION = {
+    "construct": Case(
+        lambda x, eps, step, sharpness: rate_reduction.construct(x, LABELS, layers=2, eps=eps, step=step, sharpness=sharpness).rates,
+        (X,), numbers={"eps": 0.5, "step": 0.5, "sharpness": 500.0}, degree=0,
+    ),
+    "construct_shift_invariant": Case(
+        lambda x, eps, step, sharpness: rate_reduction.construct_shift_invariant(x, LABELS, layers=2, eps=eps, step=step, sharpness=sharpness).rates,
+        (normal(12, 2, 5, seed=25),), numbers={"eps": 0.5, "step": 0.5, "sharpness": 500.0}, degree=0,
+    ),
+    "flat_reduction": Case(partial(rate_reduction.flat_reduction, [5, 8], [2, 3], 6), numbers={"eps": 0.5}),
+    "gaussian_toy": Case(
+        lambda noise: rate_reduction.gaussian_toy(3, 4, noise=noise, generator=torch.Generator().manual_seed(0)), numbers={"noise": 0.1}
+    ),
+    "guaranteed_step": Case(rate_reduction.guaranteed_step, numbers={"n": 10, "dim": 5, "eps": 0.5}),
+    "largest_rank": Case(rate_reduction.largest_rank, numbers={"size": 5, "n": 10, "dim": 5, "eps": 0.5}),
+    "layer": Case(lambda x, eps: rate_reduction.layer(x, LABELS, eps=eps), (X,), degree=None, numbers={"eps": 0.5}),
+    "lift": Case(rate_reduction.lift, (normal(3, 2, 5, seed=26),), (normal(4, 2, 3, seed=27),), degree=1),
+    "maximise": Case(
+        lambda eps: rate_reduction.maximise([3, 4], [1, 2], 4, eps=eps, generator=torch.Generator().manual_seed(0), steps=3)[2],
+        numbers={"eps": 0.5},
+    ),
+    "nearest_subspace": Case(
+        lambda x, test, rank: rate_reduction.nearest_subspace(x, LABELS, test, rank=rank), (X, normal(6, 5, seed=28)), numbers={"rank": 2}, degree=0
+    ),
+    "optimum": Case(partial(rate_reduction.optimum, [5, 8], 6), numbers={"eps": 0.5}),
+    "polar": Case(lambda x: rate_reduction.polar(x, rings=2, angles=4), (normal(2, 1, 8, 8, seed=29),), degree=1),
+    "union_of_ranks": Case(rate_reduction.union_of_ranks, (X,), (LABELS,), degree=None),
+}
+
+TREE = {"classes": 4, "vocab_size": 20, "eta_y": 1.0, "eta_z": 0.1, "overlap": 0.3}
+TIMES = torch.tensor([5.0, 50.0], dtype=torch.float64)
+SCAN_SNAP = {
+    "alike": Case(
+        lambda w, common_share: scan_snap.alike(3, vocab_size=20, weights=w, common_share=common_share), (ONE[0].abs(),), numbers={"common_share": 0.3}, degree=0
+    ),
+    "exact_flow": Case(
+        lambda t, eta_y, eta_z: scan_snap.exact_flow(scan_snap.synthetic(2, common=2, distinct=2), t, eta_y=eta_y, eta_z=eta_z).logits,
+        others=(TIMES,), numbers={"eta_y": 1.0, "eta_z": 0.1},
+    ),
+    "growth_exponents": Case(scan_snap.growth_exponents, (TIMES,), numbers=TREE),
+    "lemma4_flow": Case(
+        lambda t, eta_y, eta_z: scan_snap.lemma4_flow(scan_snap.synthetic(2, common=2, distinct=2), t, eta_y=eta_y, eta_z=eta_z).logits,
+        others=(TIMES,), numbers={"eta_y": 1.0, "eta_z": 0.1},
+    ),
+    "modified_flow": Case(
+        lambda t, eta_y, eta_z: scan_snap.modified_flow(scan_snap.synthetic(2, common=2, distinct=2), t, eta_y=eta_y, eta_z=eta_z).logits,
+        others=(TIMES,), numbers={"eta_y": 1.0, "eta_z": 0.1},
+    ),
+    "single_common": Case(
+        lambda w, common_share: scan_snap.single_common(w, common_share, vocab_size=60).conditional, (ONE.abs(),), numbers={"common_share": 0.3}, degree=0
+    ),
+    "with_overlap": Case(
+        lambda w, overlap: scan_snap.with_overlap(3, vocab_size=30, weights=w, overlap=overlap), (ONE[0].abs(),), numbers={"overlap": 0.3}, degree=0
+    ),
+    **{
+        f"symmetric_{name}": Case(
+            lambda t, eta_y, eta_z, name=name: getattr(scan_snap, f"symmetric_{name}")(
+                scan_snap.alike(3, vocab_size=20, weights=torch.tensor([1.0, 2.0]), common_share=0.3), t, eta_y=eta_y, eta_z=eta_z
+            ),
+            others=(TIMES,), numbers={"eta_y": 1.0, "eta_z": 0.1},
+        )
+        for name in ("exact_flow", "lemma4_flow", "modified_flow")
+    },
+}
+
+KEYS, QUERY, SELECT = normal(3, 4, 6, seed=30), normal(3, 2, seed=31), torch.tensor([0, 1, 2])
+solved = lambda solve: lambda x, z, **numbers: solve(attention_svm.constraints(x, z, SELECT), **numbers).W  # noqa: E731
+ATTENTION_SVM = {
+    "causal": Case(lambda x: attention_svm.causal(x, torch.zeros(3, 4, dtype=torch.long)).difference, (KEYS,), degree=1),
+    "constraints": Case(lambda x, z: attention_svm.constraints(x, z, SELECT).difference, (KEYS,), (QUERY,), degree=1),
+    "frobenius_max_margin": Case(solved(attention_svm.frobenius_max_margin), (KEYS,), (QUERY,), degree=-1),
+    "frobenius_max_margins": Case(
+        lambda x, z: attention_svm.frobenius_max_margins(attention_svm.constraints(x[None], z[None], SELECT[None])).W,
+        (KEYS,), (QUERY,), degree=-1,
+    ),
+    "generalised_max_margin": Case(
+        lambda x, z, a, threshold: attention_svm.generalised_max_margin(x, z, a, threshold=threshold).direction.W,
+        (KEYS,), (QUERY, torch.tensor([[0.5, 0.5, 0.0, 0.0]] * 3, dtype=torch.float64)), {"threshold": 1e-3}, degree=-1,
+    ),
+    "lp_max_margin": Case(solved(attention_svm.lp_max_margin), (KEYS,), (QUERY,), {"p": 1.5}, degree=None),
+    "nuclear_max_margin": Case(solved(attention_svm.nuclear_max_margin), (KEYS,), (QUERY,), degree=None),
+    "nuclear_max_margins": Case(
+        lambda x, z: attention_svm.nuclear_max_margins(attention_svm.constraints(x[None], z[None], SELECT[None])).W,
+        (KEYS,), (QUERY,), degree=None,
+    ),
+    "prompt": Case(lambda x: attention_svm.prompt(x, SELECT).difference, (KEYS,), degree=1),
+    "self_attention": Case(lambda x: attention_svm.self_attention(x, SELECT).difference, (KEYS,), degree=1),
+    "sequence_to_sequence": Case(
+        lambda x, z: attention_svm.sequence_to_sequence(x, z, torch.zeros(3, 4, dtype=torch.long)).difference,
+        (KEYS,), (KEYS,), degree=1,
+    ),
+}
+
+SYMMETRIC = SQUARE @ SQUARE.mT
+OTHER = SQUARE.mT @ SQUARE
+GRID = torch.tensor([0, 0, 1, 1, 2, 2])
+WEIGHTS = torch.tensor([[32, 16, 8, 4, 2, 2]] * 6, dtype=torch.float64) / 64
+IDS = torch.arange(24).reshape(8, 3) % 4
+VISION = {
+    "attention_mass": Case(vision.attention_mass, others=(MAPS[0], torch.arange(7).expand(3, 7) > 3)),
+    "attention_mass: many keys": Case(
+        lambda w: vision.attention_mass(w[:, None], torch.arange(65_537).expand(2, -1) > 0), others=(MANY,)
+    ),
+    "chance": Case(vision.chance, numbers={"patches": 12, "group": 3}),
+    "group_mass": Case(vision.group_mass, others=(WEIGHTS, GRID)),
+    "group_ranking": Case(vision.group_ranking, (MATRIX,), (GRID,), degree=0),
+    "group_accuracy": Case(lambda linear: vision.group_accuracy(vision.SpatialPatchData(12, 3), linear=linear), numbers={"linear": 0.1}),
+    "hsic": Case(vision.hsic, (SYMMETRIC,), (OTHER,), degree=1),
+    "hsic: both": Case(vision.hsic, (SYMMETRIC, OTHER), degree=2),
+    "mean_margin": Case(vision.mean_margin, others=(WEIGHTS, GRID), numbers={"q": 0.3, "linear": 0.1}),
+    "needed_samples": Case(partial(vision.needed_samples, [10, 100], [0.5, 0.9]), numbers={"target": 0.7}),
+    "patch_association": Case(vision.patch_association, (MATRIX,), (GRID,)),
+    "relevant_mass": Case(vision.relevant_mass, (MAPS[:, 0],), (MAPS[:, 0, 0] + torch.arange(7),), {"share": 0.2}, degree=0)
+    if False
+    else Case(vision.relevant_mass, (MAPS[0],), (normal(3, 7, seed=32),), {"share": 0.3}, degree=0),
+    "relevant_share": Case(
+        lambda threshold: vision.relevant_share(
+            vision.word_posteriors(IDS, torch.arange(8) % 2, words=4, classes=2), IDS, torch.arange(8) % 2, threshold=threshold
+        ),
+        numbers={"threshold": 0.01},
+    ),
+    "word_posteriors": Case(
+        lambda shrinkage: vision.word_posteriors(IDS, torch.arange(8) % 2, words=4, classes=2, shrinkage=shrinkage),
+        numbers={"shrinkage": 5.0},
+    ),
+}
+
+GROUP = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2])
+UNIVERSAL = {
+    "contextual_share": Case(universal.contextual_share, (ONE,), (GROUP,), degree=0),
+    "smallest_distance": Case(universal.smallest_distance, (ONE,), (GROUP, torch.arange(8).double()), degree=0),
+}
+
+CHAIN_OF_THOUGHT = {
+    "expected_overlap": Case(chain_of_thought.expected_overlap, numbers={"questions": 100, "train": 30}),
+}
+
 CASES: dict[str, Case] = {
     f"{theory}.{name}": case
     for theory, cases in {
@@ -320,6 +569,16 @@ CASES: dict[str, Case] = {
         "length": LENGTH,
         "router": ROUTER,
         "crate": CRATE,
+        "bottleneck": BOTTLENECK,
+        "in_context": IN_CONTEXT,
+        "induction": INDUCTION,
+        "random_features": RANDOM_FEATURES,
+        "rate_reduction": RATE_REDUCTION,
+        "scan_snap": SCAN_SNAP,
+        "attention_svm": ATTENTION_SVM,
+        "vision": VISION,
+        "universal": UNIVERSAL,
+        "chain_of_thought": CHAIN_OF_THOUGHT,
     }.items()
     for name, case in cases.items()
 }

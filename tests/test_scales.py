@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from beartype.roar import BeartypeCallHintParamViolation
+from jaxtyping import TypeCheckError
 from torch import Tensor
 
-from tests.scale_cases import CASES, Case
+from tests.scale_cases import CASES
+from transformer_theory.core.errors import NotConverged
 
 # in units of the rounding of the dtype in which a function computes: half precision is computed in float32
 TOLERANCE = 1000
@@ -35,14 +38,14 @@ def numbers(result: Any) -> list[Tensor]:
         return numbers(list(result.values()))
     if result is None or isinstance(result, str):
         return []
-    return [torch.as_tensor(result).detach()]
+    return [result.detach() if isinstance(result, Tensor) else torch.from_numpy(np.asarray(result))]
 
 
 def computed(call: Any) -> list[Tensor] | None:
     """Returns the numbers of a call; None if it refuses, in one clear line."""
     try:
         return numbers(call())
-    except ValueError as error:
+    except (ValueError, NotConverged) as error:
         assert "\n" not in str(error), error
         assert len(str(error)) > 20, error
         return None
@@ -54,7 +57,7 @@ def close(found: list[Tensor], expected: list[Tensor], dtype: torch.dtype) -> No
     for one, other in zip(found, expected):
         assert one.shape == other.shape
         short = [d for d in (dtype, one.dtype) if d.is_floating_point]
-        eps = max(torch.finfo(d).eps if d != torch.float16 and d != torch.bfloat16 else 2**-23 for d in short)
+        eps = max(torch.finfo(torch.promote_types(d, torch.float32)).eps for d in short)
         one, other = one.double(), other.double()
         assert torch.equal(one.isfinite(), other.isfinite()), (one, other)
         ordinary = other.isfinite()
@@ -90,7 +93,7 @@ def test_short_dtypes(name, dtype, scale):
 def test_laws(name, dtype, scale):
     case = CASES[name]
     expected = computed(lambda: case(dtype=dtype, exact=True))
-    found = computed(lambda: case(scale, dtype, **case.at(scale)))
+    found = computed(lambda: case(scale, dtype, numbers=case.at(scale)))
     if found is None:
         return
     assert expected is not None
@@ -109,7 +112,7 @@ def test_numbers(name, number, value):
         if not math.isfinite(value) or abs(value) > 1e6 or value != int(value):
             pytest.skip("no integer")
         value = int(value)
-    found = computed(lambda: case(**{number: value}))
+    found = computed(lambda: case(numbers={number: value}))
     for each in found or ():
         assert bool(torch.isfinite(each.double()).all()), each
 
@@ -132,6 +135,10 @@ def test_entries(name, entry):
         else:
             new.view(-1)[0] = entry
         others = [*tensors[:i], new, *tensors[i + 1 :]]
-        found = computed(lambda others=others: case.function(*others, **case.numbers))
+        try:
+            found = computed(lambda others=others: case.function(*others, **case.numbers))
+        except (BeartypeCallHintParamViolation, TypeCheckError):  # the empty tensor does not fit the others
+            continue
+        assert found is None or entry is not math.nan
         for each in found or ():
             assert bool(torch.isfinite(each.double()).all()), (i, each)

@@ -36,7 +36,7 @@ def numbers(result: Any) -> list[Tensor]:
         return [tensor for value in result for tensor in numbers(value)]
     if isinstance(result, dict):
         return numbers(list(result.values()))
-    if result is None or isinstance(result, str):
+    if isinstance(result, str):
         return []
     return [result.detach() if isinstance(result, Tensor) else torch.from_numpy(np.asarray(result))]
 
@@ -44,7 +44,9 @@ def numbers(result: Any) -> list[Tensor]:
 def computed(call: Any) -> list[Tensor] | None:
     """Returns the numbers of a call; None if it refuses, in one clear line."""
     try:
-        return numbers(call())
+        result = call()
+        unknown = result is None or (isinstance(result, tuple) and None in [each for each in result if not isinstance(each, Tensor)])
+        return None if unknown else numbers(result)
     except (ValueError, NotConverged) as error:
         assert "\n" not in str(error), error
         assert len(str(error)) > 20, error
@@ -121,11 +123,13 @@ def test_numbers(name, number, value):
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.scaled or case.others])
 def test_entries(name, entry):
     case = CASES[name]
+    if entry in case.allowed:
+        return
     tensors = list(case.scaled) + list(case.others)
     for i, tensor in enumerate(tensors):
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
             continue
-        new = tensor.clone()
+        new = tensor.clone(memory_format=torch.contiguous_format)
         if entry == "zero":
             new = torch.zeros_like(new)
         elif entry == "no row":

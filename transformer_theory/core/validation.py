@@ -377,7 +377,8 @@ def in_range(function: Callable[P, T]) -> Callable[P, T]:
             result = function(*args, **kwargs)
         except (ArithmeticError, LookupError, RuntimeError) as error:  # LinAlgError is a RuntimeError
             _refuse_unusual(function, args, kwargs)
-            if isinstance(error, ArithmeticError):
+            # torch raises a RuntimeError if a number does not fit into the dtype of a tensor
+            if isinstance(error, ArithmeticError) or "without overflow" in str(error):
                 raise _out_of_range(function) from error
             raise
         if torch.compiler.is_compiling() or _is_finite(result):

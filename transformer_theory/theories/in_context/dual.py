@@ -12,11 +12,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ...core.validation import full_precision
+from ...core.validation import converted, full_precision, in_range
 from ...maths.linalg import binary_scale
 
 
-@full_precision
+@in_range
+@converted(floats=("scores", "values"), masks=("mask",))
 def dual_part(
     scores: Float[Tensor, "*b q k"],
     values: Float[Tensor, "*b k v"],

@@ -24,7 +24,7 @@ from torch import Generator, Tensor, nn
 from ...core.measurement import Measurement
 from ...core.metric import ALL, ActivationKind, Activations, Metric, PerModule, Place
 from ...core.sources import Source
-from ...core.validation import full_precision, integers
+from ...core.validation import converted, full_precision, in_range, integers
 from ...models.embedding import check_ids
 from ...probes.evaluation import evaluation, forward
 from ...probes.probing import probe
@@ -40,7 +40,8 @@ BLOCK, SMALLEST_BLOCK = 25, 4  # ids in a block, if the limits allow; the smalle
 UNRELATED = "unrelated blocks"
 
 
-@full_precision
+@in_range
+@converted(floats=("weights",))
 def score_weights(weights: Float[Tensor, "batch heads n n"]) -> Float[Tensor, "3 batch heads"]:
     """Returns previous-token, prefix-matching and duplicate-token score of each sequence and head.
 

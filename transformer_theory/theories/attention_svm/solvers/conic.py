@@ -22,7 +22,7 @@ import torch
 
 from ....core.errors import NotConverged
 from ....core.threads import single_threaded
-from ....core.validation import number
+from ....core.validation import in_range, number
 from ..constraint_set import HINT, Constraints
 from ..solution import MaxMargin, kkt_residual
 from ..validation import check_type
@@ -38,6 +38,7 @@ NOTEBOOK_ATOL = 1e-7  # the released notebook counts the singular values above t
 Norm = Callable[[np.ndarray], float]
 
 
+@in_range
 @single_threaded
 def lp_max_margin(constraints: Constraints, *, p: float, tol: float = OTHER_KKT_TOL) -> MaxMargin:
     r"""Finds the smallest matrix, in the :math:`\ell_p` norm of its entries, that meets the constraints.

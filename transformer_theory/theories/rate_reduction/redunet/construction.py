@@ -42,7 +42,7 @@ from jaxtyping import Float, Inexact, Int
 from torch import Tensor
 
 from ....core.validation import finite, integers, positive
-from ....metrics.coding.memberships import check_integers
+from ....metrics.coding.memberships import check_eps, check_integers
 from ....metrics.coding.resolvents import rate_and_inverse
 
 
@@ -58,7 +58,7 @@ def guaranteed_step(n: int, dim: int, *, eps: float) -> float:
         ValueError: n or dim is below 1, or eps is not positive.
     """
     integers(n=n, dim=dim)
-    positive(eps=eps)
+    check_eps(eps)
     return 8 * n * eps**2 / (9 * dim)
 
 
@@ -255,4 +255,5 @@ def check_settings(*, layers: int, eps: float, step: float, sharpness: float) ->
         TypeError: layers is not an integer, or another setting is not a number.
     """
     integers(layers=layers)
-    positive(eps=eps, step=step, sharpness=sharpness)
+    check_eps(eps)
+    positive(step=step, sharpness=sharpness)

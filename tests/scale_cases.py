@@ -81,11 +81,11 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 
 X = normal(12, 5)
 LABELS = torch.arange(12) % 3
-SOFT = normal(12, 3, seed=1).softmax(1)
+# Distributions that half precision holds exactly.
+SOFT = torch.distributions.Multinomial(64, torch.ones(12, 3)).sample().double() / 64
 BASES = torch.linalg.qr(normal(6, 6, seed=2)).Q.unflatten(1, (3, 2)).transpose(0, 1).contiguous()
 TOKENS = normal(2, 8, 6, seed=3)
 ONE = TOKENS[0]
-# Distributions that half precision holds exactly.
 MAPS = torch.distributions.Multinomial(64, torch.ones(2, 3, 7, 7)).sample().double() / 64
 MANY = torch.tensor([[0.5, *[2.0**-17] * 65_536], [2.0**-16] * 65_536 + [0.0]], dtype=torch.float64)
 MANY_SCORES = normal(2, 100_001, seed=5)
@@ -413,7 +413,10 @@ INDUCTION = {
         induction.copying_score, (normal(2, 6, 3, seed=22), normal(2, 3, 6, seed=23), EMBEDDING, EMBEDDING.mT), degree=0
     ),
     "predicted_recall": Case(induction.predicted_recall, numbers={"N": 100, "d": 64}),
-    "score_weights": Case(induction.score_weights, others=(torch.cat([MAPS, MAPS[..., :1]], -1)[..., :6, :6],)),
+    # some weights are not read
+    "score_weights": Case(
+        induction.score_weights, others=(torch.cat([MAPS, MAPS[..., :1]], -1)[..., :6, :6],), allowed=(math.nan,)
+    ),
 }
 
 INPUTS = normal(4, 5, 3, seed=24)

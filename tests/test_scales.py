@@ -36,7 +36,7 @@ def numbers(result: Any) -> list[Tensor]:
         return [tensor for value in result for tensor in numbers(value)]
     if isinstance(result, dict):
         return numbers(list(result.values()))
-    if isinstance(result, str):
+    if result is None or isinstance(result, str):
         return []
     return [result.detach() if isinstance(result, Tensor) else torch.from_numpy(np.asarray(result))]
 
@@ -45,7 +45,7 @@ def computed(call: Any) -> list[Tensor] | None:
     """Returns the numbers of a call; None if it refuses, in one clear line."""
     try:
         result = call()
-        unknown = result is None or (isinstance(result, tuple) and None in [each for each in result if not isinstance(each, Tensor)])
+        unknown = isinstance(result, tuple) and any(each is None for each in result)
         return None if unknown else numbers(result)
     except (ValueError, NotConverged) as error:
         assert "\n" not in str(error), error

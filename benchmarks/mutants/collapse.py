@@ -9,7 +9,7 @@ RESIDUALS, INITIAL, PHASES, HEADS = (
 MUTANTS = (
     # Attention without skip connections.
     Mutant(
-        f"{RESIDUALS}.residual",
+        f"{RESIDUALS}.centred",
         "tokens.mean(-2",
         "0.5 * tokens.mean(-2",
         "wrong factor",
@@ -24,15 +24,15 @@ MUTANTS = (
     ),
     Mutant(
         f"{RESIDUALS}.log_bound",
-        "math.log(4 * beta",
-        "math.log(0.4 * beta",
+        "math.log(4 * H",
+        "math.log(0.4 * H",
         "wrong factor",
         "a constant below the slack of 8",
     ),
     Mutant(
         f"{RESIDUALS}.log_bound",
-        "math.log(4 * beta",
-        "math.log(8 * beta",
+        "math.log(4 * H",
+        "math.log(8 * H",
         "wrong factor",
         "a constant twice as large",
     ),

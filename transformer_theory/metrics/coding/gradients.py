@@ -96,7 +96,7 @@ def compression_operators(
         least = int(counts.argmin())
         raise ValueError(
             f"the weight of a class must allow a finite operator, got {float(counts[least]):.1e} in total "
-            f"for class {least}; omit it"
+            f"for class {least}; omit it, or take a larger eps"
         )
     # Numbers of Python do not underflow.
     operators = [scale / c / c * inverse(X, w) for scale, w in zip(scales.tolist(), weights.mT)]

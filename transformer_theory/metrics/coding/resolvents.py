@@ -13,8 +13,6 @@ proves that the error is below a millionth (:func:`~transformer_theory.maths.lin
 raises otherwise.
 """
 
-import math
-
 import torch
 from jaxtyping import Float, Inexact
 from torch import Tensor
@@ -46,7 +44,7 @@ def widened(
         ValueError: X is not finite, or so large that its square is not.
     """
     largest = float(largest)
-    if not math.isfinite(largest):
+    if not largest <= torch.finfo(X.dtype).max:
         if infinite := int((~torch.isfinite(X)).sum()):
             raise ValueError(
                 f"the vectors must be finite, got {infinite} NaN or infinite values of {X.numel()}; drop them"

@@ -44,8 +44,6 @@ Sources: :cite:t:`yu2023white`; :cite:t:`wu2025token`. The chain rule of the cau
 Notation: docs/notation.md.
 """
 
-import math
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -53,6 +51,7 @@ from torch import Tensor
 from ...core.validation import integers, positive, same_dtype
 from ...maths.linalg import LARGEST_FLOAT32_CONDITION
 
+EPS_RANGE = 1e150  # its square is finite
 BETA_RANGE = 1e30  # beyond it, and below its inverse, beta is not multiplied in float32
 
 Tokens = Float[Tensor, "*batch n d"]
@@ -70,13 +69,12 @@ def expansion(bases: Bases, *, n: int, eps: float) -> float:
         ValueError: there is no token, or ``eps`` or its square is not positive and finite.
     """
     positive(eps=eps)
-    if n < 1:
-        raise ValueError(f"tokens must hold at least one token, got {n}")
-    square = float(eps) * float(eps)
-    factor = bases.shape[-1] / (n * square) if square else math.inf
-    if not 0 < factor < math.inf:
-        raise ValueError(f"eps must have a square in the range of floating point, got {eps}; rescale the tokens")
-    return factor
+    if n < 1 or not 1 / EPS_RANGE <= eps <= EPS_RANGE:
+        raise ValueError(
+            f"beta = p / (n eps^2) must have n >= 1 and eps between {1 / EPS_RANGE:g} and {EPS_RANGE:g}, got "
+            f"n = {n} and eps = {eps:g}; rescale the tokens"
+        )
+    return bases.shape[-1] / (n * eps**2)
 
 
 def coordinates(tokens: Tokens, bases: Bases) -> Coordinates:

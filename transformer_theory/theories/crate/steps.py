@@ -177,6 +177,7 @@ def _tssa_gradient(
     tokens: Tokens, bases: Bases, pi: Memberships, *, eps: float, kappa: float = 1.0
 ) -> Tokens:
     """Returns ``kappa`` times :func:`tssa_gradient`. Squares of scaled tokens are in range."""
+    positive(eps=eps)
     scaled, distortion, c = ordinary_scale(tokens, eps)
     heads = shrinkage(coordinates(scaled, bases), pi, eps=distortion)
     factor = kappa * expansion(bases, n=tokens.shape[-2], eps=eps) * c
@@ -196,6 +197,7 @@ def tssa_step(
         ValueError: shapes or dtypes do not fit, or ``kappa`` or ``eps`` is not positive and finite.
     """
     positive(kappa=kappa)
+    positive(kappa=kappa, eps=eps)
     scaled = ordinary_scale(tokens, eps)[0]
     pi = memberships(coordinates(scaled, bases), temperature=temperature)
     return tokens - _tssa_gradient(tokens, bases, pi, eps=eps, kappa=kappa)

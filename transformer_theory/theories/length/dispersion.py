@@ -82,13 +82,14 @@ def score_gap(scores: Scores, *, allowed: Bool[Tensor, "..."] | None = None) -> 
     # The others are summed without the largest score: 1 - a_max would lose all digits in a sharp head.
     others = scores.scatter(-1, best, -math.inf).logsumexp(-1)
     largest = scores.gather(-1, best)
-    gap = largest[..., 0] - others + (count - 1).clamp(min=1).log()
+    rivals = (count - 1).clamp(min=1)
+    gap = largest[..., 0] - others + rivals.log()
     if bool((gap < SMALL_GAP).any()):
         # A small gap is the difference of two logarithms of about the same size. Then the mean of
         # e^(s_j - s_max) - 1 has all digits; the largest score adds zero to it.
         change = torch.expm1(scores - largest)
         change = change if keys is None else change.masked_fill(~keys, 0)
-        gap = torch.where(gap < SMALL_GAP, -torch.log1p(change.sum(-1) / (count - 1).clamp(min=1)), gap)
+        gap = torch.where(gap < SMALL_GAP, -torch.log1p(change.sum(-1) / rivals), gap)
     return torch.where(count >= 2, gap, math.nan)
 
 
@@ -104,7 +105,7 @@ def winner_weight(gap: Float[Tensor, "*batch"], n: float) -> Rows:
         ValueError: n is below 1 or not finite, or a gap is NaN.
     """
     if not 1 <= number("n", n) < math.inf:
-        raise ValueError(f"n must be finite and at least 1, got {n}")
+        raise ValueError(f"n must be at least 1 and finite, got {n}")
     return torch.sigmoid(gap - math.log(max(n - 1, 1e-300)))
 
 

@@ -174,7 +174,7 @@ MUTANTS = (
     ),
     Mutant(
         f"{HEADS}.residual_within",
-        "return residual(rows)",
+        "return centred(rows)",
         "return rows",
         "missing projection",
         "means of the averages not subtracted",

@@ -37,7 +37,7 @@ from ...metrics.attention import row_deviation
 from ...metrics.own_tokens import attends_elsewhere
 from .heads import permuted_keys, residual_within, squared_contraction_of
 from .initialisation import contraction_of_tokens, largest_variance
-from .phases import curves, expected_participation, participation
+from .phases import curves, expected_participation
 
 NAME = "collapse"
 CONTRACTION, RANDOM = "contraction of differences between tokens", "contraction of random weights"

@@ -197,7 +197,9 @@ def depth_cosine(alpha: float, layers: int, n: int) -> float:
             f"n must be at least 1, layers at least 0 and alpha finite, got n = {n}, layers = {layers} and "
             f"alpha = {alpha:g}"
         )
-    logarithm = layers * 2 * math.log(math.hypot(1, alpha)) if abs(alpha) > 1 else layers * math.log1p(alpha**2)
+    logarithm = (
+        layers * 2 * math.log(math.hypot(1, alpha)) if abs(alpha) > 1 else layers * math.log1p(alpha**2)
+    )
     growth = math.expm1(min(logarithm, 700.0))  # exp(710) leaves the range of float64
     return growth / (n + growth)
 

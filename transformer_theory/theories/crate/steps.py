@@ -99,6 +99,7 @@ def exact_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float) -> Tok
     Raises:
         ValueError: shapes or dtypes do not fit, or ``kappa`` or ``eps`` is not positive and finite.
     """
+    positive(kappa=kappa)
     _check_factor("kappa", kappa, tokens)
     return tokens - kappa * rate_gradient(tokens, bases, eps=eps)
 
@@ -271,6 +272,7 @@ def causal_exact_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float,
     Raises:
         ValueError: as in :func:`added_rates`, or ``kappa`` is not positive and finite.
     """
+    positive(kappa=kappa)
     _check_factor("kappa", kappa, tokens)
     return tokens - kappa * causal_rate_gradient(tokens, bases, eps=eps, context=context)
 

@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.validation import converted, full_precision, in_range, number
+from ...core.validation import converted, in_range, number
 
 Inputs = Float[Tensor, "n tokens d"]
 CHUNK = 2**24  # entries of the largest temporary array

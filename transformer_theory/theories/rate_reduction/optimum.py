@@ -40,7 +40,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ...core.threads import single_threaded
-from ...core.validation import converted, integers
+from ...core.validation import converted, integers, positive
 from ...maths.linalg import orthonormalise
 from ...metrics.coding import rate_reduction
 from ...metrics.coding.memberships import check_eps, with_labels
@@ -82,6 +82,7 @@ def flat_reduction(sizes: Sequence[int], ranks: Sequence[int], dim: int, *, eps:
             or eps is not positive.
     """
     check_ranks(sizes, ranks, dim)
+    positive(eps=eps)
     check_eps(eps)
     n = sum(sizes)
     return float(sum(_gain(np.array([r]), size, n, dim, eps)[0] for size, r in zip(sizes, ranks)))
@@ -108,6 +109,7 @@ def optimum(sizes: Sequence[int], dim: int, *, eps: float, budget: Sequence[int]
             classes than dimensions, or the budget is not one integer >= 1 for each class.
         TypeError: dim is not an integer.
     """
+    positive(eps=eps)
     check_eps(eps)
     integers(dim=dim)
     if any(not isinstance(size, Integral) or size < 0 for size in sizes) or not sum(sizes):
@@ -193,6 +195,7 @@ def largest_rank(size: int, n: int, dim: int, *, eps: float) -> float:
         ValueError: a number of samples or a dimension is below 1, or eps is not positive.
     """
     integers(size=size, n=n, dim=dim)
+    positive(eps=eps)
     check_eps(eps)
     return (size / n) ** 0.5 * dim / eps**2
 
@@ -259,6 +262,7 @@ def maximise(
             f"ranks must be between 1 and the samples of their class and dimension {dim}, got {list(ranks)} "
             f"for classes of {list(sizes)}"
         )
+    positive(eps=eps)
     check_eps(eps)
     integers(steps=steps)
     labels = sorted_labels(sizes)

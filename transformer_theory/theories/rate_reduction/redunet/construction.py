@@ -58,6 +58,7 @@ def guaranteed_step(n: int, dim: int, *, eps: float) -> float:
         ValueError: n or dim is below 1, or eps is not positive.
     """
     integers(n=n, dim=dim)
+    positive(eps=eps)
     check_eps(eps)
     return 8 * n * eps**2 / (9 * dim)
 
@@ -255,5 +256,6 @@ def check_settings(*, layers: int, eps: float, step: float, sharpness: float) ->
         TypeError: layers is not an integer, or another setting is not a number.
     """
     integers(layers=layers)
+    positive(eps=eps)
     check_eps(eps)
     positive(step=step, sharpness=sharpness)

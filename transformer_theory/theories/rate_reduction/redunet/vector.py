@@ -90,6 +90,7 @@ def layer(features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], *, eps: flo
             rounding.
         TypeError: labels are not integers.
     """
+    positive(eps=eps)
     check_eps(eps)
     sizes = class_sizes(labels, len(features))
     rows = features[torch.argsort(labels, stable=True)]

@@ -426,8 +426,8 @@ def _refuse_unusual(function: Callable[..., Any], args: tuple[Any, ...], kwargs:
 
 def _out_of_range(function: Callable[..., Any]) -> ValueError:
     return ValueError(
-        f"the result of {function.__name__} must be finite, got NaN or infinity; leave out arguments that are "
-        "degenerate, such as zeros, and rescale those that are too large or too small"
+        f"the result of {function.__name__} must be finite, got NaN or infinity; leave out arguments that "
+        "are degenerate, such as zeros, and rescale those that are too large or too small"
     )
 
 

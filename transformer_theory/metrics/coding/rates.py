@@ -55,9 +55,7 @@ from .memberships import (
 )
 from .resolvents import weighted_logdets
 
-SMALL_TRACE = (
-    1e-2  # largest trace of a matrix added to an identity for which a difference of rates is a series
-)
+SMALL_TRACE = 1e-2  # trace of matrices added to identities below which a difference of rates is a series
 
 
 @converted(floats=("features",))

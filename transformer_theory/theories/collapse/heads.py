@@ -34,6 +34,9 @@ from .residuals import centred
 
 Weights = Float[Tensor, "*batch n n"]
 Rows = Float[Tensor, "*batch q n"]
+NEARLY_EQUAL = (
+    1e-2  # largest residual, relative to the tokens, next to which the error of their mean is visible
+)
 BLOCK = 128  # queries of a causal map whose contraction is computed at a time
 ORDERS = 2**23  # entries of the permutations that are kept for the next layer, in all draws
 
@@ -61,6 +64,8 @@ def normalised_gram(
     R = residual_within(tokens / binary_scale(tokens, (-2, -1)), inside)
     size = R.abs().amax((-2, -1), keepdim=True)
     R = R / torch.where(size > 0, size, 1.0)  # squares then neither overflow nor underflow
+    if bool((size < NEARLY_EQUAL).any()):
+        R = residual_within(R, inside)  # again, without the rounding error of the first mean
     gram = R @ R.mT
     trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
     return gram / torch.where(trace > 0, trace, 1.0)

@@ -107,7 +107,7 @@ def dimension(tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
     # Sums of scaled tokens and fourth powers of scaled differences are in range.
     R = centred(tokens / binary_scale(tokens, (-2, -1)))
     _refuse((R == 0).all(-1).all(-1), "dimension needs tokens that differ")
-    R = R / binary_scale(R, (-2, -1))
+    R = centred(R / binary_scale(R, (-2, -1)))  # again, without the rounding error of the first mean
     gram = R @ R.mT  # its eigenvalues are n times those of C
     return gram.diagonal(dim1=-2, dim2=-1).sum(-1).square() / gram.square().sum((-2, -1))
 
@@ -197,10 +197,8 @@ def depth_cosine(alpha: float, layers: int, n: int) -> float:
             f"n must be at least 1, layers at least 0 and alpha finite, got n = {n}, layers = {layers} and "
             f"alpha = {alpha:g}"
         )
-    logarithm = (
-        layers * 2 * math.log(math.hypot(1, alpha)) if abs(alpha) > 1 else layers * math.log1p(alpha**2)
-    )
-    growth = math.expm1(min(logarithm, 700.0))  # exp(710) leaves the range of float64
+    # the square of 1e155 and exp(710) leave the range of float64
+    growth = math.expm1(min(layers * math.log1p(min(alpha * alpha, 1e300)), 700.0))
     return growth / (n + growth)
 
 

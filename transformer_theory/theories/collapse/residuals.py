@@ -213,7 +213,9 @@ def score_gradient(
     """
     A = weights(tokens, W)
     P = gradient @ V.mT @ (tokens if values is None else values).mT
-    # The derivative of the softmax: each row of D sums to 0, so constants within a row of P drop out.
+    # The derivative of the softmax: each row of D sums to 0, so constants within a row of P drop out. Without
+    # the entry of the largest weight, sharp rows keep their digits.
+    P = P - P.gather(-1, A.argmax(-1, keepdim=True))
     D = A * (P - (A * P).sum(-1, keepdim=True))
     return tokens.mT @ D @ tokens
 

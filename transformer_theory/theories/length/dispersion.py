@@ -79,15 +79,16 @@ def score_gap(scores: Scores, *, allowed: Bool[Tensor, "..."] | None = None) -> 
         scores, keys = scores.masked_fill(~allowed, -math.inf), allowed.expand(scores.shape)
         count = keys.sum(-1).to(scores)
     best = scores.argmax(-1, keepdim=True)
+    # differences, since large scores have no digits left for a logarithm
+    scores = scores - scores.gather(-1, best)
     # The others are summed without the largest score: 1 - a_max would lose all digits in a sharp head.
     others = scores.scatter(-1, best, -math.inf).logsumexp(-1)
-    largest = scores.gather(-1, best)
     rivals = (count - 1).clamp(min=1)
-    gap = largest[..., 0] - others + rivals.log()
+    gap = rivals.log() - others
     if bool((gap < SMALL_GAP).any()):
         # A small gap is the difference of two logarithms of about the same size. Then the mean of
         # e^(s_j - s_max) - 1 has all digits; the largest score adds zero to it.
-        change = torch.expm1(scores - largest)
+        change = torch.expm1(scores)
         change = change if keys is None else change.masked_fill(~keys, 0)
         gap = torch.where(gap < SMALL_GAP, -torch.log1p(change.sum(-1) / rivals), gap)
     return torch.where(count >= 2, gap, math.nan)
@@ -130,8 +131,11 @@ def kept_share(first: Float[Tensor, "*batch n"], others: Float[Tensor, "*batch m
         raise ValueError(
             f"first and others must share their batch, got {list(first.shape)} and {list(others.shape)}"
         )
-    check_scores(torch.stack([first.amax(-1), others.amax(-1)], -1), keys=1, weight=True)
-    return torch.sigmoid(first.logsumexp(-1) - others.logsumexp(-1))
+    largest = torch.stack([first.amax(-1), others.amax(-1)], -1)
+    check_scores(largest, keys=1, weight=True)
+    # differences, since large scores have no digits left for a logarithm
+    largest = largest.amax(-1, keepdim=True)
+    return torch.sigmoid((first - largest).logsumexp(-1) - (others - largest).logsumexp(-1))
 
 
 @in_range

@@ -140,8 +140,8 @@ def relevant_mass(
         relevance: relevance of the patches, ``[n, places]``.
         share: share of the patches that count as relevant; at least one.
     Raises:
-        ValueError: the shapes do not fit, numbers are NaN, weights are negative or infinite, or the share lies outside
-            (0, 1).
+        ValueError: the shapes do not fit, numbers are NaN, weights are negative or infinite, or the share
+            lies outside (0, 1).
     """
     if (
         relevance.ndim != 2

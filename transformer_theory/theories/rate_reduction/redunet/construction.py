@@ -42,6 +42,7 @@ from jaxtyping import Float, Inexact, Int
 from torch import Tensor
 
 from ....core.validation import finite, integers, positive
+from ....maths.linalg import LARGEST_FLOAT32_CONDITION
 from ....metrics.coding.memberships import check_eps, check_integers
 from ....metrics.coding.resolvents import rate_and_inverse
 
@@ -150,9 +151,16 @@ def grow(
 
 
 def _operators(rows: Tensor, sizes: Tensor, lengths: list[int], eps: float) -> tuple[Tensor, Tensor]:
-    return operators(
-        torch.stack([members.mH @ members for members in rows.split(lengths, -2)]), sizes, eps=eps
-    )
+    """Computes the operators and rates of features sorted by class, in float64 if float32 would lose digits
+    of the identity.
+    """
+    dtype = rows.dtype
+    largest = rows.shape[-1] / eps**2 * float(rows.abs().square().sum(-1).amax())
+    if largest > LARGEST_FLOAT32_CONDITION:
+        rows = rows.to(torch.promote_types(dtype, torch.float64))
+    moments = torch.stack([members.mH @ members for members in rows.split(lengths, -2)])
+    layer_operators, rates = operators(moments, sizes, eps=eps)
+    return layer_operators.to(dtype), rates.to(dtype.to_real())
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import networkx
 import numpy as np
 import torch
 from torch import Tensor
@@ -17,8 +18,10 @@ from transformer_theory.theories import (
     chain_of_thought,
     collapse,
     crate,
+    graph_tokens,
     in_context,
     induction,
+    joma,
     length,
     particles,
     random_features,
@@ -41,6 +44,7 @@ class Case(NamedTuple):
         powers: the function is homogeneous if a number is multiplied by this power of the scale.
         degree: degree of homogeneity; None: no law.
         allowed: NaN or infinities that may be among the entries of the tensors.
+        in_float32: whether float32 is accepted.
     """
 
     function: Callable[..., Any]
@@ -50,6 +54,7 @@ class Case(NamedTuple):
     powers: Mapping[str, float] = MappingProxyType({})
     degree: float | None = None
     allowed: tuple[float, ...] = ()
+    in_float32: bool = True
 
     def __call__(
         self,
@@ -72,21 +77,29 @@ class Case(NamedTuple):
 
     def at(self, scale: float) -> dict[str, float]:
         """Returns the numbers that keep the law at a scale."""
-        return {name: float(self.numbers[name] * np.float64(scale) ** power) for name, power in self.powers.items()}
+        return {
+            name: float(self.numbers[name] * np.float64(scale) ** power)
+            for name, power in self.powers.items()
+        }
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+def distributions(*shape: int) -> Tensor:
+    """Draws rows of multiples of 1/64, which half precision holds exactly, with the sum 1."""
+    draws = torch.randint(shape[-1], (*shape[:-1], 64), generator=torch.Generator().manual_seed(0))
+    return torch.nn.functional.one_hot(draws, shape[-1]).double().mean(-2)
+
+
 X = normal(12, 5)
 LABELS = torch.arange(12) % 3
-# Distributions that half precision holds exactly.
-SOFT = torch.distributions.Multinomial(64, torch.ones(12, 3)).sample().double() / 64
+SOFT = distributions(12, 3)
 BASES = torch.linalg.qr(normal(6, 6, seed=2)).Q.unflatten(1, (3, 2)).transpose(0, 1).contiguous()
 TOKENS = normal(2, 8, 6, seed=3)
 ONE = TOKENS[0]
-MAPS = torch.distributions.Multinomial(64, torch.ones(2, 3, 7, 7)).sample().double() / 64
+MAPS = distributions(2, 3, 7, 7)
 MANY = torch.tensor([[0.5, *[2.0**-17] * 65_536], [2.0**-16] * 65_536 + [0.0]], dtype=torch.float64)
 MANY_SCORES = normal(2, 100_001, seed=5)
 SCORES = 3 * normal(3, 7, seed=6)
@@ -95,7 +108,6 @@ SQUARE = normal(5, 5, seed=8)
 PLACES = torch.arange(7)
 GROUPS = torch.arange(6) // 2
 
-eps = {"eps": 0.5}
 with_eps = {"numbers": {"eps": 0.5}, "powers": {"eps": 1}}
 
 METRICS = {
@@ -111,10 +123,7 @@ METRICS = {
         name: Case(getattr(metrics, name), (X,), degree=0, **with_eps)
         for name in ("coding_rate", "coding_length", "centred_coding_length", "mean_coding_length")
     },
-    **{
-        name: Case(getattr(metrics, name), (X,), degree=-1, **with_eps)
-        for name in ("coding_rate_gradient",)
-    },
+    **{name: Case(getattr(metrics, name), (X,), degree=-1, **with_eps) for name in ("coding_rate_gradient",)},
     "expansion_operator": Case(metrics.expansion_operator, (X,), degree=-2, **with_eps),
     **{
         f"{name}{': memberships' * soft}": Case(
@@ -135,11 +144,16 @@ METRICS = {
     "alignment: both": Case(metrics.alignment, (X, normal(12, 5, seed=9)), degree=0),
     "effective_rank": Case(metrics.effective_rank, (TOKENS,), degree=0),
     "entropy_lower_bound": Case(metrics.entropy_lower_bound, (SCORES.abs(),), numbers={"keys": 7}),
-    "entropy_lower_bound: many": Case(metrics.entropy_lower_bound, (SCORES.abs(),), numbers={"keys": 100_001}),
+    "entropy_lower_bound: many": Case(
+        metrics.entropy_lower_bound, (SCORES.abs(),), numbers={"keys": 100_001}
+    ),
     "hard_max_gap": Case(metrics.hard_max_gap, (SCORES,), degree=1),
     "neural_collapse": Case(metrics.neural_collapse, (X,), (LABELS,), degree=0),
     "neural_collapse: classifier": Case(
-        lambda x, labels, w: metrics.neural_collapse(x, labels, classifier=w), (X,), (LABELS, normal(3, 5)), degree=0
+        lambda x, labels, w: metrics.neural_collapse(x, labels, classifier=w),
+        (X,),
+        (LABELS, normal(3, 5)),
+        degree=0,
     ),
     "numerical_rank": Case(metrics.numerical_rank, (TOKENS,), numbers={"tolerance": 0.3}, degree=0),
     "principal_angles": Case(metrics.principal_angles, (TOKENS[:, :, :2],), (TOKENS[:, :, 3:],), degree=0),
@@ -166,11 +180,8 @@ PARTICLES = {
     "directions": Case(particles.directions, (TOKENS,), degree=0, allowed=(math.nan,)),
     "energy": Case(particles.energy, (TOKENS,), **beta, degree=0),
     "flow": Case(
-        lambda x, tolerance: particles.flow(
-            x, partial(particles.softmax_field, beta=1.0), times=[0.5], tolerance=tolerance
-        ),
+        lambda x: particles.flow(x, partial(particles.softmax_field, beta=1.0), times=[0.5], tolerance=1e-6),
         (ONE,),
-        numbers={"tolerance": 1e-6},
         degree=0,
     ),
     "half_space_probability": Case(particles.half_space_probability, numbers={"n": 5, "d": 3}),
@@ -178,7 +189,9 @@ PARTICLES = {
     "layer_cosine": Case(particles.layer_cosine, numbers={"cosine": 0.3, "n": 5.0, "beta": 2.0}),
     "layer_cosine_limit": Case(particles.layer_cosine_limit, numbers={"cosine": 0.3, "gamma": 2.0}),
     "mean_cosine": Case(particles.mean_cosine, (TOKENS,), degree=0),
-    "pair_sums": Case(particles.pair_sums, (), (metrics.unit_norm(normal(4, 3, 5)), torch.ones(4, 3, dtype=torch.bool))),
+    "pair_sums": Case(
+        particles.pair_sums, (), (metrics.unit_norm(normal(4, 3, 5)), torch.ones(4, 3, dtype=torch.bool))
+    ),
     "pre_norm_field": Case(particles.pre_norm_field, (TOKENS,), **beta, degree=0),
     "separation_time": Case(particles.separation_time, numbers={"beta": 2.0, "cosine": 0.3}),
     "softmax_field": Case(particles.softmax_field, (TOKENS,), **beta, degree=0),
@@ -198,7 +211,9 @@ W, V = normal(2, 3, 6, 6, seed=10) / 6, normal(2, 3, 6, 6, seed=11) / 6
 COLLAPSE = {
     "bound_ratio": Case(collapse.bound_ratio, (), (ONE, 0.01 * ONE.flip(0), W, V)),
     "composite_norm": Case(collapse.composite_norm, (TOKENS,), degree=1),
-    "contraction": Case(lambda x, A: collapse.contraction(A, x), (ONE,), (normal(8, 8).softmax(-1),), degree=0),
+    "contraction": Case(
+        lambda x, A: collapse.contraction(A, x), (ONE,), (normal(8, 8).softmax(-1),), degree=0
+    ),
     "contraction_of_tokens": Case(
         lambda v, rho, D, n: collapse.contraction_of_tokens(v, rho, n, D),
         (torch.tensor([0.5, 1.0], dtype=torch.float64),),
@@ -206,9 +221,7 @@ COLLAPSE = {
         {"n": 8},
     ),
     "cosine_after": Case(collapse.cosine_after, numbers={"v": 0.5, "rho": 0.2, "n": 4, "d": 8.0}),
-    "cubic_law": Case(
-        lambda x, W, V: collapse.cubic_law(x, W, V), (), (ONE, MATRIX, MATRIX)
-    ),
+    "cubic_law": Case(lambda x, W, V: collapse.cubic_law(x, W, V), (), (ONE, MATRIX, MATRIX)),
     "depth_cosine": Case(collapse.depth_cosine, numbers={"alpha": 0.5, "layers": 4, "n": 8}),
     "dimension": Case(collapse.dimension, (TOKENS,), degree=0),
     "equiangular": Case(
@@ -227,13 +240,19 @@ COLLAPSE = {
     "participation: many keys": Case(collapse.participation, others=(MANY,)),
     "permuted_contraction": Case(collapse.permuted_contraction, others=(MAPS,)),
     "pure_attention": Case(collapse.pure_attention, (), (ONE, W[0], V[0])),
-    "pure_attention: values": Case(lambda V, x, W: collapse.pure_attention(x, W, V), (V[0],), (ONE, W[0]), degree=1),
+    "pure_attention: values": Case(
+        lambda V, x, W: collapse.pure_attention(x, W, V), (V[0],), (ONE, W[0]), degree=1
+    ),
     "residual": Case(collapse.residual, (TOKENS,), degree=1),
     "score_gradient": Case(
         lambda g, x, W, V: collapse.score_gradient(x, W, V, g), (ONE,), (ONE, MATRIX, MATRIX), degree=1
     ),
-    "score_gradient: tokens": Case(lambda x, g, W, V: collapse.score_gradient(x, W, V, g), (ONE,), (ONE, MATRIX, MATRIX)),
-    "squared_contraction": Case(collapse.squared_contraction, numbers={"v": 0.5, "rho": 0.2, "n": 4, "d": 8.0}),
+    "score_gradient: tokens": Case(
+        lambda x, g, W, V: collapse.score_gradient(x, W, V, g), (ONE,), (ONE, MATRIX, MATRIX)
+    ),
+    "squared_contraction": Case(
+        collapse.squared_contraction, numbers={"v": 0.5, "rho": 0.2, "n": 4, "d": 8.0}
+    ),
     "stream": Case(
         lambda alpha, deviation, skip: collapse.stream(
             3, 5, 2, alpha, torch.Generator().manual_seed(0), deviation=deviation, skip=skip
@@ -253,9 +272,16 @@ LENGTH = {
     "log_dispersion_bound": Case(length.log_dispersion_bound, (SCORES,), allowed=(-math.inf,)),
     "log_factor": Case(length.log_factor, numbers={"n": 100, "trained": 16}),
     "one_token_change": Case(
-        lambda v, new, s, t: length.one_token_change(s, v, t, new), (VALUES, VALUES[:, 0]), (SCORES, SCORES[:, 1]), degree=1
+        lambda v, new, s, t: length.one_token_change(s, v, t, new),
+        (VALUES, VALUES[:, 0]),
+        (SCORES, SCORES[:, 1]),
+        degree=1,
     ),
-    "one_token_change: scores": Case(lambda s, t, v, new: length.one_token_change(s, v, t, new), (SCORES, SCORES[:, 1]), (VALUES, VALUES[:, 0])),
+    "one_token_change: scores": Case(
+        lambda s, t, v, new: length.one_token_change(s, v, t, new),
+        (SCORES, SCORES[:, 1]),
+        (VALUES, VALUES[:, 0]),
+    ),
     "resampled_top_weight": Case(
         lambda pool, factor, n: length.resampled_top_weight(
             pool, n, factor=factor, generator=torch.Generator().manual_seed(0), samples=5
@@ -275,13 +301,25 @@ LENGTH = {
 
 ROUTER = {
     "best_accuracy": Case(
-        lambda w: router.best_accuracy(torch.arange(12)[:, None] % 4, LABELS, w), (), (torch.full((12,), 1 / 12, dtype=torch.float64),)
+        lambda w: router.best_accuracy(torch.arange(12)[:, None] % 4, LABELS, w),
+        (),
+        (torch.full((12,), 1 / 12, dtype=torch.float64),),
     ),
     "entropy_gradient": Case(router.entropy_gradient, (SCORES,)),
     "gumbel_softmax": Case(
-        partial(router.gumbel_softmax, hard=False), (SCORES, SCORES.flip(0)), numbers={"temperature": 2.0}, powers={"temperature": 1}, degree=0
+        partial(router.gumbel_softmax, hard=False),
+        (SCORES, SCORES.flip(0)),
+        numbers={"temperature": 2.0},
+        powers={"temperature": 1},
+        degree=0,
     ),
-    "gumbel_softmax: hard": Case(router.gumbel_softmax, (SCORES, SCORES.flip(0)), numbers={"temperature": 2.0}, powers={"temperature": 1}, degree=0),
+    "gumbel_softmax: hard": Case(
+        router.gumbel_softmax,
+        (SCORES, SCORES.flip(0)),
+        numbers={"temperature": 2.0},
+        powers={"temperature": 1},
+        degree=0,
+    ),
     "mixture": Case(router.mixture, numbers={"penalty": 0.1}),
     "relaxed_gradient_mean": Case(router.relaxed_gradient_mean, numbers={"delta": 0.3}),
     "sample_choice": Case(
@@ -299,20 +337,33 @@ CRATE = {
     "causal_exact_step": Case(partial(crate.causal_exact_step, context=8), (TOKENS,), (BASES,), **step),
     "exact_step": Case(crate.exact_step, (TOKENS,), (BASES,), **step),
     "fista": Case(
-        lambda y, D, lam: crate.fista(y, D, lam=lam, tol=1e-3).code, (ONE,), (BASES.transpose(0, 1).flatten(1),), {"lam": 0.1}, {"lam": 1}, 1
+        lambda y, D, lam: crate.fista(y, D, lam=lam, tol=1e-3, max_steps=100).code,
+        (ONE,),
+        (BASES.transpose(0, 1).flatten(1),),
+        {"lam": 0.1},
+        {"lam": 1},
+        1,
     ),
     "fit_subspaces": Case(
-        lambda x: crate.fit_subspaces(x, K=2, p=2, generator=torch.Generator().manual_seed(0), starts=2)[1], (ONE,), degree=0
+        lambda x: crate.fit_subspaces(x, K=2, p=2, generator=torch.Generator().manual_seed(0), starts=2)[1],
+        (ONE,),
+        degree=0,
     ),
     "gradient_error": Case(crate.gradient_error, (0.1 * TOKENS,), (BASES,), degree=0, **with_eps),
     "incoherence": Case(crate.incoherence, others=(BASES + 0.1,)),
     "incompleteness": Case(crate.incompleteness, others=(BASES + 0.1,)),
-    "ista": Case(
-        partial(crate.ista, steps=5), (ONE,), (DICTIONARY,), {"lam": 0.1}, {"lam": 1}, 1
+    "ista": Case(partial(crate.ista, steps=5), (ONE,), (DICTIONARY,), {"lam": 0.1}, {"lam": 1}, 1),
+    "ista_step": Case(
+        crate.ista_step, (CODE, TOKENS), (DICTIONARY,), {"eta": 0.02, "lam": 0.1}, {"lam": 1}, 1
     ),
-    "ista_step": Case(crate.ista_step, (CODE, TOKENS), (DICTIONARY,), {"eta": 0.02, "lam": 0.1}, {"lam": 1}, 1),
     "lasso": Case(crate.lasso, (CODE, TOKENS), (DICTIONARY,), {"lam": 0.1}, {"lam": 1}, 2),
-    "lipschitz": Case(lambda b, n, eps: crate.lipschitz(b, n=n, eps=eps), (BASES,), numbers={"n": 8, "eps": 0.5}, powers={"eps": 1}, degree=0),
+    "lipschitz": Case(
+        lambda b, n, eps: crate.lipschitz(b, n=n, eps=eps),
+        (BASES,),
+        numbers={"n": 8, "eps": 0.5},
+        powers={"eps": 1},
+        degree=0,
+    ),
     "mssa": Case(crate.mssa, (TOKENS,), (BASES,), {"eps": 0.5, "scale": 1.0}, {"scale": -2}, 1),
     "neumann_error": Case(crate.neumann_error, numbers={"radius": 0.5, "terms": 2}),
     "nonzeros": Case(crate.nonzeros, (TOKENS.relu(),), degree=0),
@@ -320,7 +371,9 @@ CRATE = {
     "paper_step": Case(crate.paper_step, (TOKENS,), (BASES,), {"kappa": 0.05, "eps": 0.5}),
     "rate_gradient": Case(crate.rate_gradient, (TOKENS,), (BASES,), degree=-1, **with_eps),
     "released_step": Case(crate.released_step, (TOKENS,), (BASES, BASES.mT)),
-    "sparse_rate_objective": Case(crate.sparse_rate_objective, (TOKENS,), (BASES,), {"eps": 0.5, "lam": 0.1}, {"eps": 1}, 0),
+    "sparse_rate_objective": Case(
+        crate.sparse_rate_objective, (TOKENS,), (BASES,), {"eps": 0.5, "lam": 0.1}, {"eps": 1}, 0
+    ),
     "top_mass": Case(crate.top_mass, (MAPS[0],), numbers={"mass": 0.6}, degree=0),
     "top_mass: many keys": Case(crate.top_mass, (MANY[None],), numbers={"mass": 0.6}, degree=0),
     "tssa_step": Case(crate.tssa_step, (TOKENS,), (BASES,), **step),
@@ -328,7 +381,6 @@ CRATE = {
 
 JOINT = torch.tensor([[0.3, 0.1, 0.05], [0.05, 0.3, 0.2]], dtype=torch.float64)
 EIGENVALUES = torch.tensor([0.2, 0.5, 0.9], dtype=torch.float64)
-pair = lambda noise: bottleneck.GaussianPair(SQUARE, noise)  # noqa: E731
 BOTTLENECK = {
     "gaussian_bottleneck": Case(bottleneck.gaussian_bottleneck, others=(EIGENVALUES,), numbers={"beta": 3.0}),
     "information_bottleneck": Case(
@@ -343,6 +395,9 @@ BOTTLENECK = {
             2, 3, torch.Generator().manual_seed(0), concentration=concentration
         ),
         numbers={"concentration": 1.0},
+    ),
+    "sample_information": Case(
+        lambda: bottleneck.sample_information(torch.arange(9) % 3, torch.arange(9) % 2)
     ),
     "rare_cluster": Case(
         bottleneck.rare_cluster,
@@ -369,37 +424,81 @@ IN_CONTEXT = {
     "compare_predictors": Case(
         lambda a, b: in_context.compare_predictors(a, {"other": b}), (ONE[0], ONE[1]), degree=None
     ),
-    "dual_part": Case(lambda v, s: in_context.dual_part(s, v), (VALUES[0],), (MATRIX.new_ones(7, 7) * MAPS[0, 0],), degree=1),
+    "dual_part": Case(
+        lambda v, s: in_context.dual_part(s, v), (VALUES[0],), (MATRIX.new_ones(7, 7) * MAPS[0, 0],), degree=1
+    ),
     "fourth_moment": Case(in_context.fourth_moment, (X,), degree=4),
-    "gamma": Case(in_context.gamma, (COVARIANCE,), degree=1, **noisy),
+    "gaussian_inputs": Case(
+        lambda spectrum: in_context.gaussian_inputs(spectrum)((2,), torch.Generator().manual_seed(0)),
+        (EIGENVALUES,),
+        degree=0.5,
+    ),
+    "linear_prompts": Case(
+        lambda noise: in_context.linear_prompts(
+            2,
+            3,
+            in_context.gaussian_inputs(EIGENVALUES),
+            noise=noise,
+            generator=torch.Generator().manual_seed(0),
+        ),
+        numbers={"noise": 0.1},
+    ),
+    "gamma": Case(in_context.gamma, (COVARIANCE,), degree=1, **noisy, in_float32=False),
     "lasso_transformer": Case(
-        prompted(in_context.lasso_transformer), PROMPT, (), {"strength": 0.1, "layers": 3}, {"strength": 2}, None
+        prompted(in_context.lasso_transformer),
+        PROMPT,
+        (),
+        {"strength": 0.1, "layers": 3},
+        {"strength": 2},
+        None,
     ),
     "lasso_transformer: labels": Case(
         lambda y, x, query, target, **k: prompted(in_context.lasso_transformer)(x, y, query, target, **k),
-        (PROMPT[1],), (PROMPT[0], *PROMPT[2:]), {"strength": 0.1, "layers": 3}, {"strength": 1}, 1
+        (PROMPT[1],),
+        (PROMPT[0], *PROMPT[2:]),
+        {"strength": 0.1, "layers": 3},
+        {"strength": 1},
+        1,
     ),
     "logistic_transformer": Case(
-        prompted(in_context.logistic_transformer), (), (PROMPT[0], (PROMPT[1] > 0).double(), *PROMPT[2:]), {"eta": 0.1, "layers": 3}
+        prompted(in_context.logistic_transformer),
+        (),
+        (PROMPT[0], (PROMPT[1] > 0).double(), *PROMPT[2:]),
+        {"eta": 0.1, "layers": 3},
     ),
-    "one_step": Case(
-        lambda G, *p: prompted(in_context.one_step)(*p, G.double()), (STEP,), PROMPT, degree=1
-    ),
-    "optimal_step": Case(in_context.optimal_step, (COVARIANCE,), degree=-1, **noisy),
-    "preconditioner": Case(in_context.preconditioner, (COVARIANCE,), degree=-1, **noisy),
+    "one_step": Case(lambda G, *p: prompted(in_context.one_step)(*p, G.double()), (STEP,), PROMPT, degree=1),
+    "optimal_step": Case(in_context.optimal_step, (COVARIANCE,), degree=-1, **noisy, in_float32=False),
+    "preconditioner": Case(in_context.preconditioner, (COVARIANCE,), degree=-1, **noisy, in_float32=False),
     "preconditioner: fourth": Case(
-        lambda c, N, noise: in_context.preconditioner(c, N, noise=noise, fourth=c.square()), (COVARIANCE,), degree=-1, **noisy
+        lambda c, N, noise: in_context.preconditioner(c, N, noise=noise, fourth=c.square()),
+        (COVARIANCE,),
+        degree=-1,
+        in_float32=False,
+        **noisy,
     ),
     "recursive_least_squares": Case(
         prompted(in_context.recursive_least_squares), PROMPT, (), {"strength": 0.1}, {"strength": 2}, 1
     ),
     "ridge_transformer": Case(
         lambda y, x, query, target, **k: prompted(in_context.ridge_transformer)(x, y, query, target, **k),
-        (PROMPT[1],), (PROMPT[0], *PROMPT[2:]), {"strength": 0.1, "layers": 3}, {}, 1
+        (PROMPT[1],),
+        (PROMPT[0], *PROMPT[2:]),
+        {"strength": 0.1, "layers": 3},
+        {},
+        1,
     ),
-    "risk": Case(lambda c, G, N, noise: in_context.risk(G.double() , c, N, noise=noise), (), (COVARIANCE, STEP), {"N": 10, "noise": 0.2}),
+    "risk": Case(
+        lambda c, G, N, noise: in_context.risk(G.double(), c, N, noise=noise),
+        (),
+        (COVARIANCE, STEP),
+        {"N": 10, "noise": 0.2},
+        in_float32=False,
+    ),
     "select": Case(
-        prompted(partial(in_context.select, strengths=(0.1, 1.0), held_out=2, layers=3)), (), PROMPT, {"temperature": 1.0}
+        prompted(partial(in_context.select, strengths=(0.1, 1.0), held_out=2, layers=3)),
+        (),
+        PROMPT,
+        {"temperature": 1.0},
     ),
 }
 
@@ -407,89 +506,138 @@ EMBEDDING = normal(9, 6, seed=21)
 INDUCTION = {
     "capacity": Case(induction.capacity, numbers={"d": 64}),
     "copying_score": Case(
-        induction.copying_score, (normal(2, 6, 3, seed=22), normal(2, 3, 6, seed=23)), (EMBEDDING, EMBEDDING.mT), degree=0
+        induction.copying_score,
+        (normal(2, 6, 3, seed=22), normal(2, 3, 6, seed=23)),
+        (EMBEDDING, EMBEDDING.mT),
+        degree=0,
     ),
     "copying_score: all": Case(
-        induction.copying_score, (normal(2, 6, 3, seed=22), normal(2, 3, 6, seed=23), EMBEDDING, EMBEDDING.mT), degree=0
+        induction.copying_score,
+        (normal(2, 6, 3, seed=22), normal(2, 3, 6, seed=23), EMBEDDING, EMBEDDING.mT),
+        degree=0,
     ),
     "predicted_recall": Case(induction.predicted_recall, numbers={"N": 100, "d": 64}),
     # some weights are not read
     "score_weights": Case(
-        induction.score_weights, others=(torch.cat([MAPS, MAPS[..., :1]], -1)[..., :6, :6],), allowed=(math.nan,)
+        induction.score_weights,
+        others=(torch.cat([MAPS, MAPS[..., :1]], -1)[..., :6, :6],),
+        allowed=(math.nan,),
     ),
 }
 
 INPUTS = normal(4, 5, 3, seed=24)
 RANDOM_FEATURES = {
     "arc_cosine": Case(
-        random_features.arc_cosine, (torch.tensor([1.0, -0.5], dtype=torch.float64), torch.tensor([2.0, 1.0], dtype=torch.float64)),
-        (torch.tensor([1.5, 0.7], dtype=torch.float64),), degree=1
+        random_features.arc_cosine,
+        (torch.tensor([1.0, -0.5], dtype=torch.float64), torch.tensor([2.0, 1.0], dtype=torch.float64)),
+        (torch.tensor([1.5, 0.7], dtype=torch.float64),),
+        degree=1,
     ),
     "attention_kernel": Case(random_features.attention_kernel, (INPUTS,), numbers={"spread": 0.5}),
     "mlp_kernel": Case(random_features.mlp_kernel, (INPUTS,)),
     "share_explained": Case(random_features.share_explained, (X, X + 0.1 * X.flip(0)), degree=0),
 }
 
-sizes = {"sizes": [5, 8]}
 RATE_REDUCTION = {
     "construct": Case(
-        lambda x, eps, step, sharpness: rate_reduction.construct(x, LABELS, layers=2, eps=eps, step=step, sharpness=sharpness).rates,
-        (X,), numbers={"eps": 0.5, "step": 0.5, "sharpness": 500.0}, degree=0,
+        lambda x, eps, step, sharpness: (
+            rate_reduction.construct(x, LABELS, layers=2, eps=eps, step=step, sharpness=sharpness).rates
+        ),
+        (X,),
+        numbers={"eps": 0.5, "step": 0.5, "sharpness": 500.0},
+        degree=0,
     ),
     "construct_shift_invariant": Case(
-        lambda x, eps, step, sharpness: rate_reduction.construct_shift_invariant(x, LABELS, layers=2, eps=eps, step=step, sharpness=sharpness).rates,
-        (normal(12, 2, 5, seed=25),), numbers={"eps": 0.5, "step": 0.5, "sharpness": 500.0}, degree=0,
+        lambda x, eps, step, sharpness: (
+            rate_reduction.construct_shift_invariant(
+                x, LABELS, layers=2, eps=eps, step=step, sharpness=sharpness
+            ).rates
+        ),
+        (normal(12, 2, 5, seed=25),),
+        numbers={"eps": 0.5, "step": 0.5, "sharpness": 500.0},
+        degree=0,
     ),
     "flat_reduction": Case(partial(rate_reduction.flat_reduction, [5, 8], [2, 3], 6), numbers={"eps": 0.5}),
     "gaussian_toy": Case(
-        lambda noise: rate_reduction.gaussian_toy(3, 4, noise=noise, generator=torch.Generator().manual_seed(0)), numbers={"noise": 0.1}
+        lambda noise: rate_reduction.gaussian_toy(
+            3, 4, noise=noise, generator=torch.Generator().manual_seed(0)
+        ),
+        numbers={"noise": 0.1},
     ),
     "guaranteed_step": Case(rate_reduction.guaranteed_step, numbers={"n": 10, "dim": 5, "eps": 0.5}),
     "largest_rank": Case(rate_reduction.largest_rank, numbers={"size": 5, "n": 10, "dim": 5, "eps": 0.5}),
-    "layer": Case(lambda x, eps: rate_reduction.layer(x, LABELS, eps=eps), (X,), degree=None, numbers={"eps": 0.5}),
+    "layer": Case(
+        lambda x, eps: rate_reduction.layer(x, LABELS, eps=eps), (X,), degree=None, numbers={"eps": 0.5}
+    ),
     "lift": Case(rate_reduction.lift, (normal(3, 2, 5, seed=26),), (normal(4, 2, 3, seed=27),), degree=1),
     "maximise": Case(
-        lambda eps: rate_reduction.maximise([3, 4], [1, 2], 4, eps=eps, generator=torch.Generator().manual_seed(0), steps=3)[2],
+        lambda eps: rate_reduction.maximise(
+            [3, 4], [1, 2], 4, eps=eps, generator=torch.Generator().manual_seed(0), steps=3
+        )[2],
         numbers={"eps": 0.5},
     ),
     "nearest_subspace": Case(
-        lambda x, test, rank: rate_reduction.nearest_subspace(x, LABELS, test, rank=rank), (X, normal(6, 5, seed=28)), numbers={"rank": 2}, degree=0
+        lambda x, test, rank: rate_reduction.nearest_subspace(x, LABELS, test, rank=rank),
+        (X, normal(6, 5, seed=28)),
+        numbers={"rank": 2},
+        degree=0,
     ),
     "optimum": Case(partial(rate_reduction.optimum, [5, 8], 6), numbers={"eps": 0.5}),
-    "polar": Case(lambda x: rate_reduction.polar(x, rings=2, angles=4), (normal(2, 1, 8, 8, seed=29),), degree=1),
+    "polar": Case(
+        lambda x: rate_reduction.polar(x, rings=2, angles=4), (normal(2, 1, 8, 8, seed=29),), degree=1
+    ),
 }
 
 TREE = {"classes": 4, "vocab_size": 20, "eta_y": 1.0, "eta_z": 0.1, "overlap": 0.3}
+CLASSES = scan_snap.synthetic(2, common=2, distinct=2)
 TIMES = torch.tensor([5.0, 50.0], dtype=torch.float64)
 SCAN_SNAP = {
     "alike": Case(
-        lambda w, common_share: scan_snap.alike(3, vocab_size=20, weights=w, common_share=common_share), (ONE[0].abs(),), numbers={"common_share": 0.3}, degree=0
+        lambda w, common_share: scan_snap.alike(3, vocab_size=20, weights=w, common_share=common_share),
+        (ONE[0].abs(),),
+        numbers={"common_share": 0.3},
+        degree=0,
     ),
     "exact_flow": Case(
-        lambda t, eta_y, eta_z: scan_snap.exact_flow(scan_snap.synthetic(2, common=2, distinct=2), t, eta_y=eta_y, eta_z=eta_z).logits,
-        others=(TIMES,), numbers={"eta_y": 1.0, "eta_z": 0.1},
+        lambda t: scan_snap.exact_flow(CLASSES, t, eta_y=1.0, eta_z=0.1).logits, others=(TIMES,)
     ),
     "growth_exponents": Case(scan_snap.growth_exponents, (TIMES,), numbers=TREE),
     "lemma4_flow": Case(
-        lambda t, eta_y, eta_z: scan_snap.lemma4_flow(scan_snap.synthetic(2, common=2, distinct=2), t, eta_y=eta_y, eta_z=eta_z).logits,
-        others=(TIMES,), numbers={"eta_y": 1.0, "eta_z": 0.1},
+        lambda t: scan_snap.lemma4_flow(CLASSES, t, eta_y=1.0, eta_z=0.1).logits, others=(TIMES,)
     ),
     "modified_flow": Case(
-        lambda t, eta_y, eta_z: scan_snap.modified_flow(scan_snap.synthetic(2, common=2, distinct=2), t, eta_y=eta_y, eta_z=eta_z).logits,
-        others=(TIMES,), numbers={"eta_y": 1.0, "eta_z": 0.1},
+        lambda t, eta_y, eta_z: scan_snap.modified_flow(CLASSES, t, eta_y=eta_y, eta_z=eta_z).logits,
+        others=(TIMES,),
+        numbers={"eta_y": 1.0, "eta_z": 0.1},
+    ),
+    "relative_gains": Case(
+        lambda z: scan_snap.relative_gains(
+            scan_snap.single_common(torch.tensor([[1.0, 2.0], [3.0, 1.0]]), 0.3, vocab_size=9), z
+        ),
+        (normal(2, 1, 5, seed=37),),
     ),
     "single_common": Case(
-        lambda w, common_share: scan_snap.single_common(w, common_share, vocab_size=60).conditional, (ONE.abs(),), numbers={"common_share": 0.3}, degree=0
+        lambda w, common_share: scan_snap.single_common(w, common_share, vocab_size=60).conditional,
+        (ONE.abs(),),
+        numbers={"common_share": 0.3},
+        degree=0,
     ),
     "with_overlap": Case(
-        lambda w, overlap: scan_snap.with_overlap(3, vocab_size=30, weights=w, overlap=overlap), (ONE[0].abs(),), numbers={"overlap": 0.3}, degree=0
+        lambda w, overlap: scan_snap.with_overlap(3, vocab_size=30, weights=w, overlap=overlap),
+        (ONE[0].abs(),),
+        numbers={"overlap": 0.3},
+        degree=0,
     ),
     **{
         f"symmetric_{name}": Case(
             lambda t, eta_y, eta_z, name=name: getattr(scan_snap, f"symmetric_{name}")(
-                scan_snap.alike(3, vocab_size=20, weights=torch.tensor([1.0, 2.0]), common_share=0.3), t, eta_y=eta_y, eta_z=eta_z
+                scan_snap.alike(3, vocab_size=20, weights=torch.tensor([1.0, 2.0]), common_share=0.3),
+                t,
+                eta_y=eta_y,
+                eta_z=eta_z,
             ),
-            others=(TIMES,), numbers={"eta_y": 1.0, "eta_z": 0.1},
+            others=(TIMES,),
+            numbers={"eta_y": 1.0, "eta_z": 0.1},
         )
         for name in ("exact_flow", "lemma4_flow", "modified_flow")
     },
@@ -497,29 +645,81 @@ SCAN_SNAP = {
 
 KEYS, QUERY, SELECT = normal(3, 4, 6, seed=30), normal(3, 2, seed=31), torch.tensor([0, 1, 2])
 solved = lambda solve: lambda x, z, **numbers: solve(attention_svm.constraints(x, z, SELECT), **numbers).W  # noqa: E731
+
+
+def batched(solve: Callable[..., Any]) -> Callable[..., Any]:
+    def call(x: Tensor, z: Tensor) -> Tensor:
+        solution = solve(attention_svm.constraints(x[None], z[None], SELECT[None]))
+        if not bool(solution.solved.all()):
+            raise ValueError("the status of a problem in a batch says that it was not solved")
+        return solution.W
+
+    return call
+
+
+def descended(instance: attention_svm.Instance, name: str, **numbers: float) -> Tensor:
+    state = attention_svm.start(instance, W=normal(6, 2, seed=34))
+    return getattr(attention_svm, name)(instance, state, steps=3, **numbers).W
+
+
 ATTENTION_SVM = {
-    "causal": Case(lambda x: attention_svm.causal(x, torch.zeros(3, 4, dtype=torch.long)).difference, (KEYS,), degree=1),
-    "constraints": Case(lambda x, z: attention_svm.constraints(x, z, SELECT).difference, (KEYS,), (QUERY,), degree=1),
+    **{
+        name: Case(
+            lambda x, z, s, name=name, **numbers: descended(attention_svm.Instance(x, z, s), name, **numbers),
+            (),
+            (KEYS, QUERY, KEYS[..., 0]),
+            {"rate": 0.1} | ({"power": 3.0} if name == "mirror_descent" else {}),
+        )
+        for name in ("mirror_descent", "normalised_descent", "plain_descent")
+    },
+    "alignment": Case(
+        lambda W, x, z: attention_svm.alignment(W, x, z, generator=torch.Generator().manual_seed(0)).cosine,
+        (normal(6, 2, seed=33),),
+        (KEYS, QUERY),
+        degree=0,
+    ),
+    "start": Case(
+        lambda W: attention_svm.start(attention_svm.Instance(KEYS, QUERY, KEYS[..., 0]), W=W).W,
+        (normal(6, 2, seed=33),),
+        degree=1,
+    ),
+    "causal": Case(
+        lambda x: attention_svm.causal(x, torch.zeros(3, 4, dtype=torch.long)).difference, (KEYS,), degree=1
+    ),
+    "constraints": Case(
+        lambda x, z: attention_svm.constraints(x, z, SELECT).difference, (KEYS,), (QUERY,), degree=1
+    ),
     "frobenius_max_margin": Case(solved(attention_svm.frobenius_max_margin), (KEYS,), (QUERY,), degree=-1),
     "frobenius_max_margins": Case(
-        lambda x, z: attention_svm.frobenius_max_margins(attention_svm.constraints(x[None], z[None], SELECT[None])).W,
-        (KEYS,), (QUERY,), degree=-1,
+        batched(attention_svm.frobenius_max_margins),
+        (KEYS,),
+        (QUERY,),
+        degree=-1,
     ),
     "generalised_max_margin": Case(
-        lambda x, z, a, threshold: attention_svm.generalised_max_margin(x, z, a, threshold=threshold).direction.W,
-        (KEYS,), (QUERY, torch.tensor([[0.5, 0.5, 0.0, 0.0]] * 3, dtype=torch.float64)), {"threshold": 1e-3}, degree=-1,
+        lambda x, z, a, threshold: (
+            attention_svm.generalised_max_margin(x, z, a, threshold=threshold).direction.W
+        ),
+        (KEYS,),
+        (QUERY, torch.tensor([[0.5, 0.5, 0.0, 0.0]] * 3, dtype=torch.float64)),
+        {"threshold": 1e-3},
+        degree=-1,
     ),
     "lp_max_margin": Case(solved(attention_svm.lp_max_margin), (KEYS,), (QUERY,), {"p": 1.5}, degree=None),
     "nuclear_max_margin": Case(solved(attention_svm.nuclear_max_margin), (KEYS,), (QUERY,), degree=None),
     "nuclear_max_margins": Case(
-        lambda x, z: attention_svm.nuclear_max_margins(attention_svm.constraints(x[None], z[None], SELECT[None])).W,
-        (KEYS,), (QUERY,), degree=None,
+        batched(attention_svm.nuclear_max_margins),
+        (KEYS,),
+        (QUERY,),
+        degree=None,
     ),
     "prompt": Case(lambda x: attention_svm.prompt(x, SELECT).difference, (KEYS,), degree=1),
     "self_attention": Case(lambda x: attention_svm.self_attention(x, SELECT).difference, (KEYS,), degree=1),
     "sequence_to_sequence": Case(
         lambda x, z: attention_svm.sequence_to_sequence(x, z, torch.zeros(3, 4, dtype=torch.long)).difference,
-        (KEYS,), (KEYS,), degree=1,
+        (KEYS,),
+        (KEYS,),
+        degree=1,
     ),
 }
 
@@ -536,23 +736,31 @@ VISION = {
     "chance": Case(vision.chance, numbers={"patches": 12, "group": 3}),
     "group_mass": Case(vision.group_mass, others=(WEIGHTS, GRID)),
     "group_ranking": Case(vision.group_ranking, (MATRIX,), (GRID,), degree=0),
-    "group_accuracy": Case(lambda linear: vision.group_accuracy(vision.SpatialPatchData(12, 3), linear=linear), numbers={"linear": 0.1}),
+    "group_accuracy": Case(
+        lambda linear: vision.group_accuracy(vision.SpatialPatchData(12, 3), linear=linear),
+        numbers={"linear": 0.1},
+    ),
     "hsic": Case(vision.hsic, (SYMMETRIC,), (OTHER,), degree=1),
     "hsic: both": Case(vision.hsic, (SYMMETRIC, OTHER), degree=2),
     "mean_margin": Case(vision.mean_margin, others=(WEIGHTS, GRID), numbers={"q": 0.3, "linear": 0.1}),
     "needed_samples": Case(partial(vision.needed_samples, [10, 100], [0.5, 0.9]), numbers={"target": 0.7}),
     "patch_association": Case(vision.patch_association, (MATRIX,), (GRID,)),
-    "relevant_mass": Case(vision.relevant_mass, (MAPS[:, 0],), (MAPS[:, 0, 0] + torch.arange(7),), {"share": 0.2}, degree=0)
-    if False
-    else Case(vision.relevant_mass, (MAPS[0],), (normal(3, 7, seed=32),), {"share": 0.3}, degree=0),
+    "relevant_mass": Case(
+        vision.relevant_mass, (MAPS[0],), (normal(3, 7, seed=32),), {"share": 0.3}, degree=0
+    ),
     "relevant_share": Case(
         lambda threshold: vision.relevant_share(
-            vision.word_posteriors(IDS, torch.arange(8) % 2, words=4, classes=2), IDS, torch.arange(8) % 2, threshold=threshold
+            vision.word_posteriors(IDS, torch.arange(8) % 2, words=4, classes=2),
+            IDS,
+            torch.arange(8) % 2,
+            threshold=threshold,
         ),
         numbers={"threshold": 0.01},
     ),
     "word_posteriors": Case(
-        lambda shrinkage: vision.word_posteriors(IDS, torch.arange(8) % 2, words=4, classes=2, shrinkage=shrinkage),
+        lambda shrinkage: vision.word_posteriors(
+            IDS, torch.arange(8) % 2, words=4, classes=2, shrinkage=shrinkage
+        ),
         numbers={"shrinkage": 5.0},
     ),
 }
@@ -560,7 +768,57 @@ VISION = {
 GROUP = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2])
 UNIVERSAL = {
     "contextual_share": Case(universal.contextual_share, (ONE,), (GROUP,), degree=0),
-    "smallest_distance": Case(universal.smallest_distance, (ONE,), (GROUP, torch.arange(8).double()), degree=0),
+    "smallest_distance": Case(
+        universal.smallest_distance, (ONE,), (GROUP, torch.arange(8).double()), degree=0
+    ),
+}
+
+CONTEXTS = joma.random_contexts(torch.Generator().manual_seed(0), distinct=3, common=2, classes=4)
+JOMA = {
+    "gaussian_block": Case(
+        lambda scale, logit: joma.gaussian_block(
+            CONTEXTS, units=3, scale=scale, logit=logit, generator=torch.Generator().manual_seed(0)
+        ),
+        numbers={"scale": 1.0, "logit": 0.0},
+    ),
+    "gradient_descent": Case(lambda rate: block_after("gradient_descent", rate=rate), numbers={"rate": 0.1}),
+    "gradient_flow": Case(lambda step: block_after("gradient_flow", step=step), numbers={"step": 0.1}),
+    "masked_leaf": Case(
+        lambda sibling_rate: joma.masked_leaf(
+            joma.uniform_tree(rho=0.5, levels=2, zero=(0.3, 0.6)),
+            9,
+            generator=torch.Generator().manual_seed(0),
+            sibling_rate=sibling_rate,
+        ),
+        numbers={"sibling_rate": 1.0},
+    ),
+    "uniform_tree": Case(partial(joma.uniform_tree, levels=2, zero=(0.3, 0.6)), numbers={"rho": 0.5}),
+}
+
+
+def block_after(name: str, **numbers: float) -> Any:
+    start = joma.gaussian_block(CONTEXTS, units=3, scale=1.0, generator=torch.Generator().manual_seed(0))
+    return getattr(joma, name)(start, CONTEXTS, joma.Model(joma.Linear()), steps=3, **numbers).end
+
+
+GRAPH = graph_tokens.tokenize_graph(networkx.path_graph(4), generator=torch.Generator().manual_seed(0))
+LAYER = graph_tokens.random_layer(2, 3, 4, generator=torch.Generator().manual_seed(0))
+PAIRS = distributions(15, 16, 16)
+GRAPH_TOKENS = {
+    "attention_maps": Case(partial(graph_tokens.attention_maps, GRAPH), numbers={"scale": 20.0}),
+    "by_heads": Case(
+        lambda x, scale: graph_tokens.by_heads(LAYER, x, GRAPH, scale=scale),
+        (normal(4, 4, 2, seed=35),),
+        numbers={"scale": 40.0},
+    ),
+    "by_sums": Case(partial(graph_tokens.by_sums, LAYER), (normal(4, 4, 2, seed=35),)),
+    "head_scores": Case(
+        lambda W: graph_tokens.head_scores(GRAPH, W), (normal(2, 10, 10, seed=36),), degree=1
+    ),
+    "overlap": Case(
+        graph_tokens.overlap, others=(PAIRS, PAIRS.flip(0), torch.ones(15, 16, dtype=torch.bool))
+    ),
+    "worst_error": Case(lambda maps: graph_tokens.worst_error(maps, 4), others=(PAIRS,)),
 }
 
 CHAIN_OF_THOUGHT = {
@@ -586,6 +844,8 @@ CASES: dict[str, Case] = {
         "vision": VISION,
         "universal": UNIVERSAL,
         "chain_of_thought": CHAIN_OF_THOUGHT,
+        "joma": JOMA,
+        "graph_tokens": GRAPH_TOKENS,
     }.items()
     for name, case in cases.items()
 }

@@ -40,7 +40,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...core.validation import converted, finite, same_dtype
-from ...maths.linalg import binary_scale, logdet_identity_plus, smaller_gram
+from ...maths.linalg import LARGEST_FLOAT32_CONDITION, binary_scale, logdet_identity_plus, smaller_gram
 from .memberships import (
     Memberships,
     blocks,
@@ -174,9 +174,12 @@ def rate_reduction(features: Float[Tensor, "n d"], labels: Memberships, *, eps: 
     features, labels = with_labels(features, labels)
     class_sizes(features, labels)
     scaled, distortion, _ = ordinary_scale(features, eps)
-    if largest_trace(scaled, labels, distortion) < SMALL_TRACE:
+    trace, dtype = largest_trace(scaled, labels, distortion), features.dtype
+    if trace < SMALL_TRACE:
         return _small_reduction(scaled, labels, eps=distortion)
-    return coding_rate(features, eps=eps) - class_coding_rate(features, labels, eps=eps)
+    if trace > LARGEST_FLOAT32_CONDITION:
+        features = features.double()  # as both rates are computed, so that their difference keeps its digits
+    return (coding_rate(features, eps=eps) - class_coding_rate(features, labels, eps=eps)).to(dtype)
 
 
 def _small_reduction(features: Tensor, labels: Memberships, *, eps: float) -> Tensor:

@@ -30,7 +30,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...core.validation import converted, in_range, integers, positive
-from ...metrics.coding.memberships import ordinary_scale
+from ...metrics.coding.memberships import check_eps, ordinary_scale
 from ...models.crate.compression import Bases, Tokens, coordinates, expansion
 
 
@@ -106,6 +106,7 @@ def gradient_error(
             not finite.
     """
     positive(eps=eps)
+    check_eps(eps)
     integers(minimum=0, terms=terms)
     radius = spectral_radii(tokens, bases, eps=eps)
     scaled, distortion, _ = ordinary_scale(tokens, eps)

@@ -32,7 +32,8 @@ def dual_part(
     count = allowed.sum(-1, keepdim=True).clamp(min=1)
     kept = scores.masked_fill(allowed == 0, 0.0)  # scores of masked keys may be infinite
     centred = (kept - kept.sum(-1, keepdim=True) / count) * allowed
-    return centred / count @ values
+    # A constant that is added to all values has no effect, but for the rounding errors of the centred scores.
+    return centred / count @ (values - values.mean(-2, keepdim=True))
 
 
 @full_precision

@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ...core.validation import converted
+from ...core.validation import converted, in_range
 from .flow import DrivenFlow
 from .problem import SequenceClasses
 
@@ -55,6 +55,7 @@ class RelativeGains:
         return float(((self.measured - self.predicted).abs() / self.measured.abs().clamp(min=1e-300)).max())
 
 
+@in_range
 @converted(float64=("logits",))
 def relative_gains(
     classes: SequenceClasses, logits: Float[Tensor, "t Q S"], *, tokens: Tensor | None = None

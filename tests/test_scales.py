@@ -79,7 +79,7 @@ def computed(call: Callable[[], Any]) -> list[Tensor] | None:
 
 
 def check_message(error: Exception) -> None:
-    """Checks that a refusal is one line that says what was expected or what came. A solver says what it found."""
+    """Checks that a refusal is one line that says what was expected or what came."""
     message = str(error)
     assert "\n" not in message
     clear = re.search(r"\b(got|must|needs?|expected)\b", message)

@@ -177,7 +177,7 @@ def rate_reduction(features: Float[Tensor, "n d"], labels: Memberships, *, eps: 
     trace, dtype = largest_trace(scaled, labels, distortion), features.dtype
     if trace < SMALL_TRACE:
         return _small_reduction(scaled, labels, eps=distortion)
-    if trace > LARGEST_FLOAT32_CONDITION:
+    if LARGEST_FLOAT32_CONDITION < trace <= torch.finfo(dtype).max:
         features = features.double()  # as both rates are computed, so that their difference keeps its digits
     return (coding_rate(features, eps=eps) - class_coding_rate(features, labels, eps=eps)).to(dtype)
 

@@ -197,8 +197,8 @@ def depth_cosine(alpha: float, layers: int, n: int) -> float:
             f"n must be at least 1, layers at least 0 and alpha finite, got n = {n}, layers = {layers} and "
             f"alpha = {alpha:g}"
         )
-    # the square of 1e155 and exp(710) leave the range of float64
-    growth = math.expm1(min(layers * math.log1p(min(alpha * alpha, 1e300)), 700.0))
+    alpha = min(abs(alpha), 1e150)  # the square of 1e155 leaves the range of float64, as does exp(710)
+    growth = math.expm1(min(layers * math.log1p(alpha**2), 700.0))
     return growth / (n + growth)
 
 

@@ -135,7 +135,8 @@ def kept_share(first: Float[Tensor, "*batch n"], others: Float[Tensor, "*batch m
     check_scores(largest, keys=1, weight=True)
     # differences, since large scores have no digits left for a logarithm
     largest = largest.amax(-1, keepdim=True)
-    return torch.sigmoid((first - largest).logsumexp(-1) - (others - largest).logsumexp(-1))
+    first, others = first - largest, others - largest
+    return torch.sigmoid(first.logsumexp(-1) - others.logsumexp(-1))
 
 
 @in_range

@@ -321,7 +321,8 @@ def hsic(K: Float[Tensor, "n n"], L: Float[Tensor, "n n"]) -> Float[Tensor, ""]:
             f"{list(L.shape)}; add samples"
         )
     # Constants that are added to a matrix cancel, which takes the digits of float64.
-    dtype, free = K.dtype, 1 - torch.eye(n, dtype=torch.float64, device=K.device)
+    dtype = K.dtype
+    free = 1 - torch.eye(n, dtype=torch.float64, device=K.device)
     K, L = K * free, L * free
     k, m = K.sum(1), L.sum(1)
     value = ((K * L).sum() + k.sum() * m.sum() / ((n - 1) * (n - 2)) - 2 * (k @ m) / (n - 2)) / (n * (n - 3))

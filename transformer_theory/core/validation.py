@@ -112,7 +112,7 @@ def finite(**tensors: Shaped[Tensor, "..."]) -> None:
         ValueError: a tensor holds such values; the message names it and counts them.
     """
     for name, tensor in tensors.items():
-        if not bool(torch.isfinite(tensor).all()):
+        if not (tensor.is_floating_point() and _is_finite(tensor)) and not bool(torch.isfinite(tensor).all()):
             raise ValueError(
                 f"{name} must be finite, got {int((~torch.isfinite(tensor)).sum())} NaN or infinite values; "
                 "drop them"
@@ -359,6 +359,9 @@ def in_range(function: Callable[P, T]) -> Callable[P, T]:
 
     The result is examined, which costs less than an examination of all arguments. The arguments are examined
     only to find the reason of a result that is not finite, or of a failure.
+
+    Raises:
+        ValueError: the function is called and its result is not finite, or it fails on such arguments.
 
     >>> @in_range
     ... def inverse(x):

@@ -244,7 +244,7 @@ def rates_and_gradient(
     counts = class_sizes(features, labels)
     features, eps, c = ordinary_scale(features, eps)
     largest = max(gamma1, 1.0) * largest_trace(features, labels, eps)
-    *rates, gradient = _by_gram_matrices(
+    expansion, rate, class_rate, gradient = _by_gram_matrices(
         widened(features, largest),
         labels,
         counts,
@@ -253,7 +253,8 @@ def rates_and_gradient(
         gamma2=gamma2,
         is_small=largest < SMALL,
     )
-    return RatesAndGradient(*(rate.to(features.dtype) for rate in rates), (gradient / c).to(features.dtype))
+    expansion, rate, class_rate = (each.to(features.dtype) for each in (expansion, rate, class_rate))
+    return RatesAndGradient(expansion, rate, class_rate, (gradient / c).to(features.dtype))
 
 
 def _by_gram_matrices(

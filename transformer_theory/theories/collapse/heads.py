@@ -30,11 +30,10 @@ from torch import Generator, Tensor
 from ...core.validation import converted, in_range, same_dtype
 from ...maths.linalg import binary_scale
 from .phases import participation
-from .residuals import centred
+from .residuals import NEARLY_EQUAL, centred
 
 Weights = Float[Tensor, "*batch n n"]
 Rows = Float[Tensor, "*batch q n"]
-NEARLY_EQUAL = (
     1e-2  # largest residual, relative to the tokens, next to which the error of their mean is visible
 )
 BLOCK = 128  # queries of a causal map whose contraction is computed at a time

@@ -38,7 +38,7 @@ from torch import Generator, Tensor
 
 from ...core.validation import converted, finite, in_range, integers
 from ...maths.linalg import binary_scale
-from .residuals import centred, weights
+from .residuals import NEARLY_EQUAL, centred, weights
 
 
 def equiangular(n: int, d: int, rho: float, generator: Generator) -> Float[Tensor, "n d"]:
@@ -89,10 +89,10 @@ def mean_cosine(tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
         ValueError: there are fewer than two tokens, they are all zero, or one is not finite.
     """
     n = _number_of(tokens)
-    tokens = tokens / binary_scale(tokens, (-2, -1))  # squares are then in range
-    squares = tokens.square().sum((-2, -1))
-    _refuse(squares == 0, "mean cosine needs tokens that are not all zero")
-    return (tokens.sum(-2).square().sum(-1) - squares) / ((n - 1) * squares)
+    scaled = tokens / binary_scale(tokens, (-2, -1))  # squares are then in range
+    squares = scaled.square().sum((-2, -1))
+    _refuse(squares, tokens, "mean cosine needs tokens that are not all zero")
+    return (scaled.sum(-2).square().sum(-1) - squares) / ((n - 1) * squares)
 
 
 @converted(floats=("tokens",))
@@ -106,26 +106,29 @@ def dimension(tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
     _number_of(tokens)
     # Sums of scaled tokens and fourth powers of scaled differences are in range.
     R = centred(tokens / binary_scale(tokens, (-2, -1)))
-    _refuse((R == 0).all(-1).all(-1), "dimension needs tokens that differ")
-    R = centred(R / binary_scale(R, (-2, -1)))  # again, without the rounding error of the first mean
+    size = binary_scale(R, (-2, -1))
+    R = R / size
+    if bool((size < NEARLY_EQUAL).any()):
+        R = centred(R)  # again, without the rounding error of the first mean
     gram = R @ R.mT  # its eigenvalues are n times those of C
-    return gram.diagonal(dim1=-2, dim2=-1).sum(-1).square() / gram.square().sum((-2, -1))
+    trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
+    _refuse(trace, tokens, "dimension needs tokens that differ")
+    return trace.square() / gram.square().sum((-2, -1))
 
 
 def _number_of(tokens: Tensor) -> int:
-    """Returns the number of tokens of a sequence, at least two, with at least one entry each, all finite."""
+    """Returns the number of tokens of a sequence, at least two, with at least one entry each."""
     if tokens.ndim < 2 or tokens.shape[-2] < 2 or not tokens.numel():
         raise ValueError(f"tokens must be [*batch, n, d] with n >= 2 and d >= 1, got {list(tokens.shape)}")
-    finite(tokens=tokens)
     return tokens.shape[-2]
 
 
-def _refuse(degenerate: Tensor, need: str) -> None:
-    """Raises a ValueError if a sequence is degenerate."""
-    if bool(degenerate.any()):
-        raise ValueError(
-            f"the {need}, got {int(degenerate.sum())} of {degenerate.numel()} sequences; leave them out"
-        )
+def _refuse(squares: Tensor, tokens: Tensor, need: str) -> None:
+    """Raises a ValueError unless the sum of squares of each sequence is positive and finite."""
+    if not bool(((squares > 0) & torch.isfinite(squares)).all()):
+        finite(tokens=tokens)
+        zero = squares == 0
+        raise ValueError(f"the {need}, got {int(zero.sum())} of {zero.numel()} sequences; leave them out")
 
 
 @in_range

@@ -31,7 +31,7 @@ from torch import Tensor
 from ...core.validation import SHARES_ATOL, converted, finite, in_range, integers, number
 from ...maths.linalg import vector_norm
 
-SMALL_GAP = 0.5  # nats
+SMALL_GAP, LARGE_SCORE = 0.5, 16.0  # nats
 Scores = Float[Tensor, "*batch n"]
 Rows = Float[Tensor, "*batch"]
 
@@ -133,9 +133,10 @@ def kept_share(first: Float[Tensor, "*batch n"], others: Float[Tensor, "*batch m
         )
     largest = torch.stack([first.amax(-1), others.amax(-1)], -1)
     check_scores(largest, keys=1, weight=True)
-    # differences, since large scores have no digits left for a logarithm
     largest = largest.amax(-1, keepdim=True)
-    first, others = first - largest, others - largest
+    if bool((largest.abs() > LARGE_SCORE).any()):
+        # differences, since large scores have no digits left for a logarithm
+        first, others = first - largest, others - largest
     return torch.sigmoid(first.logsumexp(-1) - others.logsumexp(-1))
 
 

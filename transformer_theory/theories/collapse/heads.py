@@ -34,8 +34,6 @@ from .residuals import NEARLY_EQUAL, centred
 
 Weights = Float[Tensor, "*batch n n"]
 Rows = Float[Tensor, "*batch q n"]
-    1e-2  # largest residual, relative to the tokens, next to which the error of their mean is visible
-)
 BLOCK = 128  # queries of a causal map whose contraction is computed at a time
 ORDERS = 2**23  # entries of the permutations that are kept for the next layer, in all draws
 

@@ -32,7 +32,7 @@ from ...maths.linalg import binary_scale
 from ...models.attention import Combined, softmax, token_scores
 
 ROUNDING = 1e-13  # residuals below this share of the tokens are rounding errors of float64
-NEARLY_EQUAL = (
+NEARLY_EQUAL = 1e-2  # residual, relative to the tokens, next to which the error of their mean is visible
 Tokens = Float[Tensor, "*batch n d"]
 
 

@@ -112,8 +112,8 @@ MUTANTS = (
     ),
     Mutant(
         f"{INITIAL}.dimension",
-        ".sum(-1).square()",
-        ".sum(-1)",
+        "trace.square()",
+        "trace",
         "wrong factor",
         "the trace without its square",
     ),

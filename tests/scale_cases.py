@@ -278,8 +278,8 @@ SCAN_SNAP = {
         lambda z: scan_snap.relative_gains(
             scan_snap.single_common(torch.tensor([[1.0, 2.0], [3.0, 1.0]]), 0.3, vocab_size=9), z
         ),
-        (normal(2, 1, 5, seed=37),),
-        allowed=(math.nan,),  # the logit of the common token is not read
+        others=(normal(2, 1, 5, seed=37),),
+        allowed=(math.nan, math.inf, -math.inf),  # a gain may be infinite, a logit may be unread
     ),
     "single_common": Case(
         lambda w, common_share: scan_snap.single_common(w, common_share, vocab_size=60).conditional,

@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ...core.validation import converted, in_range
+from ...core.validation import converted
 from .flow import DrivenFlow
 from .problem import SequenceClasses
 
@@ -55,7 +55,6 @@ class RelativeGains:
         return float(((self.measured - self.predicted).abs() / self.measured.abs().clamp(min=1e-300)).max())
 
 
-@in_range
 @converted(float64=("logits",))
 def relative_gains(
     classes: SequenceClasses, logits: Float[Tensor, "t Q S"], *, tokens: Tensor | None = None
@@ -63,7 +62,7 @@ def relative_gains(
     r"""Returns measured and predicted gains :math:`r = (c_l / c_{l'})^2 - 1` of all pairs of distinct tokens
     of each class.
 
-    Pairs with equal probabilities are omitted, since r(0) = 0.
+    Pairs with equal probabilities are omitted, since r(0) = 0. A gain beyond the largest number is infinite.
 
     Args:
         classes: K classes over S tokens.

@@ -68,9 +68,13 @@ def relative_gains(
         classes: K classes over S tokens.
         logits: Z over time in a flow that starts at zero, ``[t, Q, S]``.
         tokens: tokens to pair in each class, bool ``[K, S]``. None: its distinct tokens.
+    Raises:
+        ValueError: the logits do not belong to the tokens of the classes.
     """
     pairable = classes.distinct() if tokens is None else tokens
     P = classes.conditional
+    if logits.ndim != 3 or logits.shape[2] != P.shape[1]:
+        raise ValueError(f"logits must be [t, Q, S] with S = {P.shape[1]} tokens, got {list(logits.shape)}")
     triples = []
     for n in range(classes.classes):
         candidates = pairable[n].nonzero()[:, 0]

@@ -57,7 +57,8 @@ def lp_max_margin(constraints: Constraints, *, p: float, tol: float = OTHER_KKT_
         NotConverged: the residual stayed above ``tol``; ``state`` is the last iterate.
         TypeError: ``constraints`` is not :class:`~..constraint_set.Constraints`, or ``p`` or ``tol`` is not a
             number.
-        ValueError: ``p`` is less than 1, or finite but above 1e6, ``tol`` is not positive, or ``constraints`` is a batch.
+        ValueError: ``p`` is less than 1, or finite but above 1e6, ``tol`` is not positive, or ``constraints``
+            is a batch.
     """
     if not number("p", p) >= 1:
         raise ValueError(f"p must be at least 1, got {p}; smaller powers do not define norms")

@@ -73,8 +73,9 @@ def relative_gains(
     """
     pairable = classes.distinct() if tokens is None else tokens
     P = classes.conditional
-    if logits.ndim != 3 or logits.shape[2] != P.shape[1]:
-        raise ValueError(f"logits must be [t, Q, S] with S = {P.shape[1]} tokens, got {list(logits.shape)}")
+    needed = [int(classes.query.max()) + 1, P.shape[1]]
+    if logits.ndim != 3 or logits.shape[1] < needed[0] or logits.shape[2] != needed[1]:
+        raise ValueError(f"logits must be [t, Q, S] with [Q, S] = {needed}, got {list(logits.shape)}")
     triples = []
     for n in range(classes.classes):
         candidates = pairable[n].nonzero()[:, 0]

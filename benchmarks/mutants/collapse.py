@@ -9,7 +9,7 @@ RESIDUALS, INITIAL, PHASES, HEADS = (
 MUTANTS = (
     # Attention without skip connections.
     Mutant(
-        f"{RESIDUALS}.residual",
+        f"{RESIDUALS}.centred",
         "tokens.mean(-2",
         "0.5 * tokens.mean(-2",
         "wrong factor",
@@ -24,15 +24,15 @@ MUTANTS = (
     ),
     Mutant(
         f"{RESIDUALS}.log_bound",
-        "math.log(4 * beta",
-        "math.log(0.4 * beta",
+        "math.log(4 * H",
+        "math.log(0.4 * H",
         "wrong factor",
         "a constant below the slack of 8",
     ),
     Mutant(
         f"{RESIDUALS}.log_bound",
-        "math.log(4 * beta",
-        "math.log(8 * beta",
+        "math.log(4 * H",
+        "math.log(8 * H",
         "wrong factor",
         "a constant twice as large",
     ),
@@ -112,8 +112,8 @@ MUTANTS = (
     ),
     Mutant(
         f"{INITIAL}.dimension",
-        ".sum(-1).square()",
-        ".sum(-1)",
+        "trace.square()",
+        "trace",
         "wrong factor",
         "the trace without its square",
     ),
@@ -174,7 +174,7 @@ MUTANTS = (
     ),
     Mutant(
         f"{HEADS}.residual_within",
-        "return residual(rows)",
+        "return centred(rows)",
         "return rows",
         "missing projection",
         "means of the averages not subtracted",

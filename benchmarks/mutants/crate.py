@@ -54,7 +54,7 @@ MUTANTS = (
     ),
     Mutant(
         f"{STEPS}.mssa",
-        "return expansion(bases, n=tokens.shape[-2], eps=eps) * (heads",
+        "return beta * (heads",
         "return (heads",
         "dropped factor",
         "MSSA without its factor beta, so that the paper's step has kappa beta for kappa beta^2",

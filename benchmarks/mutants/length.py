@@ -30,8 +30,8 @@ MUTANTS = (
     Mutant(f"{ROW}.score_gap", "(count - 1)", "count", "wrong normaliser", "a mean over n in place of n - 1"),
     Mutant(
         f"{ROW}.score_gap",
-        ".clamp(min=1).log()",
-        ".clamp(min=1).log() * 0",
+        "rivals.log()",
+        "rivals.log() * 0",
         "missing term",
         "a sum in place of the mean",
     ),

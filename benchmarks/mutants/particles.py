@@ -6,7 +6,7 @@ P = "theories.particles"
 MUTANTS = (
     # The flow.
     Mutant(
-        f"{P}.dynamics.tangent",
+        f"{P}.dynamics._tangent",
         "Y - (X * Y)",
         "Y + (X * Y)",
         "flipped sign",
@@ -14,20 +14,20 @@ MUTANTS = (
     ),
     Mutant(
         f"{P}.dynamics.softmax_field",
-        "return tangent(X, ",
+        "return _tangent(X, ",
         "return (",
         "missing projection",
         "SA without its projection",
     ),
     Mutant(
-        f"{P}.dynamics.attention",
+        f"{P}.dynamics._attention",
         "beta * (X @ keys.mT)",
         "2 * beta * (X @ keys.mT)",
         "wrong factor",
         "twice the inverse temperature",
     ),
     Mutant(
-        f"{P}.dynamics.attention",
+        f"{P}.dynamics._attention",
         ".triu(1)",
         ".tril(-1)",
         "swapped function",

@@ -6,21 +6,21 @@ FEATURES, KERNELS = "theories.random_features.features", "theories.random_featur
 MUTANTS = (
     # The kernels.
     Mutant(
-        f"{KERNELS}.arc_cosine",
+        f"{KERNELS}._arc_cosine",
         "(math.pi - angle) * cosine",
         "math.pi * cosine",
         "missing term",
         "a kernel of relu without the angle",
     ),
     Mutant(
-        f"{KERNELS}.arc_cosine",
+        f"{KERNELS}._arc_cosine",
         "angle.sin() +",
         "angle.sin() -",
         "flipped sign",
         "a kernel of relu with a difference",
     ),
     Mutant(
-        f"{KERNELS}.arc_cosine",
+        f"{KERNELS}._arc_cosine",
         "(2 * math.pi)",
         "math.pi",
         "wrong normaliser",

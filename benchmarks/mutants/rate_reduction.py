@@ -79,15 +79,15 @@ MUTANTS = (
     # gradients and the loss
     Mutant(
         f"{GRADIENTS}._by_gram_matrices",
-        "class_factors = alpha * inverses",
-        "class_factors = alpha * (sizes / n)[:, None, None] * inverses",
+        "class_factors = alpha * resolvent",
+        "class_factors = alpha * (sizes / n)[:, None, None] * resolvent",
         "wrong factor",
         "gradient of R^c weighted by n_j / n twice",
     ),
     Mutant(
         f"{GRADIENTS}._by_gram_matrices",
-        "gamma1 * gamma2 * alpha * total_inverse",
-        "gamma2 * alpha * total_inverse",
+        "gamma1 * gamma2 * alpha * resolvent",
+        "gamma2 * alpha * resolvent",
         "dropped factor",
         "gradient of the expansion without γ₁",
     ),

@@ -9,6 +9,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import fields, is_dataclass
 from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar
 
@@ -115,7 +116,7 @@ def finite(**tensors: Shaped[Tensor, "..."]) -> None:
         ValueError: a tensor holds such values; the message names it and counts them.
     """
     for name, tensor in tensors.items():
-        if not bool(torch.isfinite(tensor).all()):
+        if not (tensor.is_floating_point() and _is_finite(tensor)) and not bool(torch.isfinite(tensor).all()):
             raise ValueError(
                 f"{name} must be finite, got {int((~torch.isfinite(tensor)).sum())} NaN or infinite values; "
                 "drop them"
@@ -354,6 +355,87 @@ def full_precision(function: Callable[P, T]) -> Callable[P, T]:
             return function(*args, **kwargs)
 
     return call
+
+
+def in_range(function: Callable[P, T]) -> Callable[P, T]:
+    """Returns the function with a check of its numbers: NaN, infinity and empty arguments are refused, and so
+    are numbers that leave the range of floating point on the way.
+
+    The result is examined, which costs less than an examination of all arguments. The arguments are examined
+    only to find the reason of a result that is not finite, or of a failure.
+
+    Raises:
+        ValueError: the function is called and its result is not finite, or it fails on such arguments.
+
+    >>> @in_range
+    ... def inverse(x):
+    ...     return 1 / x
+    >>> inverse(0.0)
+    Traceback (most recent call last):
+    ValueError: the result of inverse must be finite, got NaN or infinity; leave out arguments that are ...
+    >>> inverse(torch.tensor([math.nan]))
+    Traceback (most recent call last):
+    ValueError: x must be finite, got 1 NaN or infinite values; drop them
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            result = function(*args, **kwargs)
+        except (ArithmeticError, LookupError, RuntimeError) as error:  # LinAlgError is a RuntimeError
+            _refuse_unusual(function, args, kwargs)
+            # torch raises a RuntimeError if a number does not fit into the dtype of a tensor
+            if isinstance(error, ArithmeticError) or "without overflow" in str(error):
+                raise _out_of_range(function) from error
+            raise
+        if torch.compiler.is_compiling() or _is_finite(result):
+            return result
+        _refuse_unusual(function, args, kwargs)
+        raise _out_of_range(function)
+
+    return call
+
+
+def _is_finite(value: Any) -> bool:
+    """Returns whether all floating-point numbers of a result are finite."""
+    if isinstance(value, Tensor):
+        # One pass without an array of booleans; the sum of large numbers may overflow, and is no proof then.
+        value = value.detach()
+        return (
+            not value.is_floating_point()
+            or math.isfinite(float(value.sum()))
+            or bool(torch.isfinite(value).all())
+        )
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind != "f" or bool(np.isfinite(value).all())
+    if isinstance(value, tuple | list):
+        return all(_is_finite(each) for each in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return all(_is_finite(getattr(value, field.name)) for field in fields(value))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def _refuse_unusual(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises a ValueError if an argument of a call is empty, NaN or infinite; the message names it."""
+    for name, value in inspect.signature(function).bind(*args, **kwargs).arguments.items():
+        if isinstance(value, Tensor | np.ndarray | list | tuple):
+            try:
+                tensor = as_tensor(name, value)
+            except (TypeError, ValueError, RuntimeError):
+                continue
+            if not tensor.numel():
+                raise ValueError(f"{name} must hold at least one number, got the shape {list(tensor.shape)}")
+            if tensor.is_floating_point():
+                finite(**{name: tensor})
+        elif isinstance(value, float | np.floating) and not math.isfinite(value):
+            raise ValueError(f"{name} must be finite, got {value}")
+
+
+def _out_of_range(function: Callable[..., Any]) -> ValueError:
+    return ValueError(
+        f"the result of {function.__name__} must be finite, got NaN or infinity; leave out arguments that "
+        "are degenerate, such as zeros, and rescale those that are too large or too small"
+    )
 
 
 def converted(

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..core.validation import converted
+from ..core.validation import converted, in_range
 
 Weights = Float[Tensor, "*batch queries keys"]
 Rows = Float[Tensor, "*batch queries"]
@@ -123,8 +123,10 @@ def hard_max_gap(scores: Weights, *, allowed: Mask | None = None) -> Rows:
         ``[*batch, queries]``, in units of the scores (nats for softmax); 0 for a tie. Half precision becomes
         float32.
     Raises:
-        ValueError: a score is NaN or +inf, or a row has no allowed key.
+        ValueError: there is no key, a score is NaN or +inf, or a row has no allowed key.
     """
+    if not scores.ndim or not scores.shape[-1]:
+        raise ValueError(f"scores must hold at least one key, got the shape {list(scores.shape)}")
     if allowed is not None:
         scores = scores.masked_fill(~allowed, -math.inf)
     # topk needs two scores per row; the additional score -inf gives a row with a single allowed key an
@@ -140,6 +142,7 @@ def hard_max_gap(scores: Weights, *, allowed: Mask | None = None) -> Rows:
     return first - second
 
 
+@in_range
 @converted(reals=("weights",))
 def sink_mass(weights: Weights, *, position: int | None = None) -> Float[Tensor, "*batch"]:
     r"""Computes the mean weight on one key: ``position``, or the key with the largest mean, :math:`\max_t
@@ -155,7 +158,7 @@ def sink_mass(weights: Weights, *, position: int | None = None) -> Float[Tensor,
     Returns:
         ``[*batch]``, in [0, 1], no unit; 1 / keys for uniform attention.
     Raises:
-        ValueError: a row is not a distribution, or the position is outside the keys.
+        ValueError: there is no query, a row is not a distribution, or the position is outside the keys.
     """
     mean = _distributions(weights).mean(-2)
     if position is None:

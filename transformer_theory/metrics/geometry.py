@@ -55,6 +55,9 @@ def alignment(A: Float[Tensor, "*batch m n"], B: Float[Tensor, "*batch m n"]) ->
     return cosine(A, B, dim=(-2, -1))
 
 
+NEARLY_EQUAL = 1e-2  # residuals below it are of tokens whose mean has visible rounding errors
+
+
 @dataclass(frozen=True)
 class Collapse:
     r"""Distance of features from neural collapse; all numbers are 0 at collapse and have no unit.
@@ -187,4 +190,9 @@ def rank_collapse_residual(tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor,
             "the residual needs finite sequences that are not zero, got one that is zero, NaN or infinite; "
             "leave it out"
         )
-    return (vector_norm(tokens - tokens.mean(-2, keepdim=True), (-2, -1)) / size).clamp(max=1)
+    differences = tokens - tokens.mean(-2, keepdim=True)
+    residual = vector_norm(differences, (-2, -1)) / size
+    if bool((residual < NEARLY_EQUAL).any()):
+        # the rounding error of the mean is visible next to small differences
+        residual = vector_norm(differences - differences.mean(-2, keepdim=True), (-2, -1)) / size
+    return residual.clamp(max=1)

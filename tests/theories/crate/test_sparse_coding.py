@@ -7,7 +7,7 @@ from torch.testing import assert_close
 from tests.problems.crate import gaussian, soft_threshold
 from transformer_theory.core.errors import NotConverged
 from transformer_theory.models.crate import sparsification
-from transformer_theory.models.crate.sparsification import curvature
+from transformer_theory.models.crate.sparsification import curvature, ista_step
 from transformer_theory.theories import crate
 from transformer_theory.theories.crate import sparse_coding
 
@@ -192,10 +192,11 @@ def test_bad_input_is_named(unchecked):
         crate.fista(gaussian(5, 11), torch.zeros(11, 3, dtype=torch.float64), lam=0.1)
     with pytest.raises(ValueError, match="lam must be positive and finite, got 0"):
         crate.fista(gaussian(5, 12), gaussian(12, 3), lam=0.0)
+    half = [tensor.half() for tensor in (gaussian(5, 3), gaussian(5, 12), gaussian(12, 3))]
     with pytest.raises(ValueError, match=r"tokens .* float16"):
-        crate.ista_step(
-            gaussian(5, 3).half(), gaussian(5, 12).half(), gaussian(12, 3).half(), eta=0.1, lam=0.1
-        )
+        ista_step(*half, eta=0.1, lam=0.1)
+    wide = [tensor.float() for tensor in half]
+    assert_close(crate.ista_step(*half, eta=0.1, lam=0.1), ista_step(*wide, eta=0.1, lam=0.1))
     with pytest.raises(ValueError, match="tokens and dictionary must share a dtype"):
         crate.fista(gaussian(5, 12).float(), gaussian(12, 3), lam=0.1)
 

@@ -21,7 +21,7 @@ from tests.problems.crate import (
 from transformer_theory.metrics.coding import subspace_coding_rate
 from transformer_theory.models import crate as blocks
 from transformer_theory.models.crate import compression
-from transformer_theory.models.crate.compression import coordinates, expansion
+from transformer_theory.models.crate.compression import coordinates, expansion, rate_gradient
 from transformer_theory.theories import crate
 from transformer_theory.theories.crate import approximations, steps, unrolled
 
@@ -174,7 +174,7 @@ def test_shapes_and_dtypes_are_named(unchecked):
         with pytest.raises(ValueError, match=r"must share d, got \[5, 11\] and \[3, 12, 4\]"):
             step(tokens, bases, eps=0.5)
     with pytest.raises(ValueError, match=r"tokens .* float16; pass tokens.float\(\)"):
-        crate.rate_gradient(gaussian(5, 12).half(), bases.half(), eps=0.5)
+        rate_gradient(gaussian(5, 12).half(), bases.half(), eps=0.5)
     with pytest.raises(ValueError, match="tokens and bases must share a dtype"):
         crate.rate_gradient(gaussian(5, 12).float(), bases, eps=0.5)
     with pytest.raises(ValueError, match="positive definite"):

@@ -89,7 +89,7 @@ def test_tokens_that_are_not_finite_are_refused():
         ),
         (
             lambda X: particles.flow(X, partial(softmax_field, beta=math.nan), times=(1.0,)),
-            "field must be finite",
+            "beta must be finite, got nan",
         ),
         (
             lambda X: particles.flow(X[:0], partial(softmax_field, beta=1.0), times=(1.0,)),

@@ -20,8 +20,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...core.validation import converted, full_precision
-from ...maths.linalg import smaller_gram
+from ...core.validation import converted, full_precision, in_range
+from ...maths.linalg import SMALL, smaller_gram
 from .memberships import (
     Memberships,
     blocks,
@@ -30,12 +30,14 @@ from .memberships import (
     class_sizes,
     is_soft,
     labelled,
+    largest_trace,
     ordinary_scale,
     with_labels,
 )
 from .resolvents import inverse, pulls_and_leverages, rate_and_inverse, widened
 
 
+@in_range
 @converted(floats=("features",))
 def expansion_operator(features: Float[Tensor, "n d"], *, eps: float) -> Float[Tensor, "d d"]:
     r"""Computes the operator that spreads all features, :math:`E = \alpha(I + \alpha X^\top X)^{-1}`.
@@ -53,6 +55,7 @@ def expansion_operator(features: Float[Tensor, "n d"], *, eps: float) -> Float[T
     )[0]
 
 
+@in_range
 @labelled
 @torch.no_grad()
 def compression_operators(
@@ -86,20 +89,21 @@ def compression_operators(
         else torch.nn.functional.one_hot(labels.long(), len(counts)).to(features.dtype)
     )
     ratio = features.shape[1] / eps**2
-    weights = ratio * class_shares(memberships)
-    # trace(X^T W_j X) bounds the norm of the matrix that is added to the identity.
-    X = widened(features, (features.square().sum(1).to(memberships.dtype) @ weights).amax())
-    scales = ratio / counts.to(memberships.dtype)
-    if not bool(torch.isfinite(scales).all()):
+    X = widened(features, largest_trace(features, labels, eps))
+    weights = ratio * class_shares(memberships).to(X.dtype)
+    scales = ratio / counts.double()
+    if not bool(torch.isfinite(scales.to(memberships.dtype)).all()):
         least = int(counts.argmin())
         raise ValueError(
             f"the weight of a class must allow a finite operator, got {float(counts[least]):.1e} in total "
-            f"for class {least}; omit it"
+            f"for class {least}; omit it, or take a larger eps"
         )
-    operators = [scale * inverse(X, w) for scale, w in zip(scales.to(X.dtype), weights.to(X.dtype).mT)]
-    return torch.stack(operators).to(features.dtype) / c / c
+    # Numbers of Python do not underflow.
+    operators = [scale / c / c * inverse(X, w) for scale, w in zip(scales.tolist(), weights.mT)]
+    return torch.stack(operators).to(features.dtype)
 
 
+@in_range
 @converted(floats=("features",))
 @torch.no_grad()
 def coding_rate_gradient(features: Float[Tensor, "n d"], *, eps: float) -> Float[Tensor, "n d"]:
@@ -117,10 +121,11 @@ def coding_rate_gradient(features: Float[Tensor, "n d"], *, eps: float) -> Float
     check_features(features, eps)
     features, eps, c = ordinary_scale(features, eps)
     alpha = features.shape[1] / (len(features) * eps**2)
-    X = widened(features, alpha * features.square().sum())
-    return pulls_and_leverages(X, X.new_full((len(X),), alpha))[0].to(features.dtype) / c
+    X = widened(features, alpha * float(features.square().sum()))
+    return (pulls_and_leverages(X, X.new_full((len(X),), alpha))[0] / c).to(features.dtype)
 
 
+@in_range
 @labelled
 @torch.no_grad()
 def class_coding_rate_gradient(
@@ -144,14 +149,15 @@ def class_coding_rate_gradient(
     check_features(features, eps)
     counts = class_sizes(features, labels)
     features, eps, c = ordinary_scale(features, eps)
-    weights = (features.shape[1] / eps**2) * class_shares(labels)
-    X = widened(features, (features.square().sum(1).to(weights.dtype) @ weights).amax())
+    X = widened(features, largest_trace(features, labels, eps))
+    weights = (features.shape[1] / eps**2) * class_shares(labels).to(X.dtype)
     total = torch.zeros_like(X)
-    for size, w in zip(counts, weights.to(X.dtype).mT):
+    for size, w in zip(counts, weights.mT):
         total = total + (size / len(X)) * pulls_and_leverages(X, w)[0]
-    return total.to(features.dtype) / c
+    return (total / c).to(features.dtype)
 
 
+@in_range
 @labelled
 def rate_reduction_gradient(
     features: Float[Tensor, "n d"], labels: Memberships, *, eps: float
@@ -164,9 +170,26 @@ def rate_reduction_gradient(
     Raises:
         ValueError, TypeError: see :func:`.class_coding_rates`.
     """
-    if is_soft(labels):
+    if not is_soft(labels):
+        return rates_and_gradient(features, labels, eps=eps).gradient
+    check_features(features, eps)
+    class_sizes(features, labels)
+    scaled, distortion, c = ordinary_scale(features, eps)
+    if largest_trace(scaled, labels, distortion) >= SMALL:
         return coding_rate_gradient(features, eps=eps) - class_coding_rate_gradient(features, labels, eps=eps)
-    return rates_and_gradient(features, labels, eps=eps).gradient
+    # alpha X cancels in the difference; what remains would drown in its rounding errors
+    (n, d), X, memberships = features.shape, scaled.double(), labels.double()
+    ratio = d / distortion**2
+    total = ratio / n * (1 - memberships.sum(1))[:, None] * X + _deviation(X, X.new_full((n,), ratio / n))
+    for size, w in zip(memberships.sum(0), (ratio * class_shares(memberships)).mT):
+        total = total - size / n * _deviation(X, w)
+    return (total / c).to(features.dtype)
+
+
+def _deviation(X: Float[Tensor, "n d"], weights: Float[Tensor, " n"]) -> Float[Tensor, "n d"]:
+    r"""Computes :math:`WX(I + A)^{-1} - WX = -WX(I + A)^{-1} A` with :math:`A = X^\top WX`, for small A."""
+    pulls, weighted = pulls_and_leverages(X, weights)[0], weights[:, None] * X
+    return -(pulls @ X.mT) @ weighted if X.shape[0] < X.shape[1] else -pulls @ (X.mT @ weighted)
 
 
 @dataclass(frozen=True)
@@ -220,22 +243,28 @@ def rates_and_gradient(
     check_features(features, eps)
     counts = class_sizes(features, labels)
     features, eps, c = ordinary_scale(features, eps)
-    d = features.shape[1]
-    energies = torch.zeros(len(counts), dtype=features.dtype, device=features.device)
-    energies = energies.index_add(0, labels.long(), features.square().sum(1)) / counts.clamp(min=1)
-    # The mean energy of all samples is at most the largest of the classes, so ``largest`` bounds the trace of
-    # each matrix.
-    largest = d * max(gamma1, 1.0) / eps**2 * energies.amax()
-    parts = _by_gram_matrices(
-        widened(features, largest), labels, counts, eps=eps, gamma1=gamma1, gamma2=gamma2
+    largest = max(gamma1, 1.0) * largest_trace(features, labels, eps)
+    expansion, rate, class_rate, gradient = _by_gram_matrices(
+        widened(features, largest),
+        labels,
+        counts,
+        eps=eps,
+        gamma1=gamma1,
+        gamma2=gamma2,
+        is_small=largest < SMALL,
     )
-    expansion, rate, class_rate, gradient = (part.to(features.dtype) for part in parts)
-    return RatesAndGradient(expansion, rate, class_rate, gradient / c)
+    expansion, rate, class_rate = (each.to(features.dtype) for each in (expansion, rate, class_rate))
+    return RatesAndGradient(expansion, rate, class_rate, (gradient / c).to(features.dtype))
 
 
 def _by_gram_matrices(
-    X: Tensor, labels: Tensor, counts: Tensor, *, eps: float, gamma1: float, gamma2: float
+    X: Tensor, labels: Tensor, counts: Tensor, *, eps: float, gamma1: float, gamma2: float, is_small: bool
 ) -> tuple[Tensor, ...]:
+    def resolvent(gram: Tensor, scale: Tensor, inverse: Tensor) -> Tensor:
+        # The gradients of small features are nearly alpha X, which cancels in their difference. Therefore
+        # (I + sG)^-1 - I = -sG (I + sG)^-1 is computed, without a difference.
+        return -scale[..., None, None] * gram @ inverse if is_small else inverse
+
     n, d = X.shape
     alpha = d / (n * eps**2)
     # Row n is zero. It pads the smaller classes of a group; zero rows change neither Gram matrices nor rates.
@@ -249,17 +278,20 @@ def _by_gram_matrices(
     # are of this kind, their sum is X^T X, which saves one product over all samples.
     are_moments = [rows.shape[1] > d for _, rows, _ in groups]
     total_gram = torch.stack([gram.sum(0) for gram in grams]).sum(0) if all(are_moments) else smaller_gram(X)
-    expansion, total_inverse = rate_and_inverse(total_gram, X.new_tensor(gamma1 * alpha))
+    scale = X.new_tensor(gamma1 * alpha)
+    expansion, total_inverse = rate_and_inverse(total_gram, scale)
     rate = expansion if gamma1 == 1 else rate_and_inverse(total_gram, X.new_tensor(alpha))[0]
-    expansion_factor = gamma1 * gamma2 * alpha * total_inverse
+    expansion_factor = gamma1 * gamma2 * alpha * resolvent(total_gram, scale, total_inverse)
     # If n <= d, the factor is [n, n] and acts from the left.
     expansion_gradient = expansion_factor @ X if n <= d else None
     class_rate = X.new_zeros(())
     gradient = torch.empty_like(padded)
     for (sizes, rows, members), gram, is_moment in zip(groups, grams, are_moments):
-        rates, inverses = rate_and_inverse(gram, d / (sizes * eps**2))
+        scales = d / (sizes * eps**2)
+        rates, inverses = rate_and_inverse(gram, scales)
         class_rate = class_rate + (sizes / n) @ rates
-        class_factors = alpha * inverses  # since (n_j / n) alpha_j = alpha
+        # since (n_j / n) alpha_j = alpha
+        class_factors = alpha * resolvent(gram, scales, inverses)
         if is_moment:
             gradient[rows] = members @ (expansion_factor - class_factors)
         else:
@@ -271,4 +303,7 @@ def _by_gram_matrices(
                 else expansion_gradient[rows.clamp(max=n - 1)]
             )
             gradient[rows] = expansion_rows - class_factors @ members
-    return expansion, rate, class_rate, gradient[:-1]
+    gradient = gradient[:-1]
+    if is_small and gamma1 * gamma2 != 1:
+        gradient = gradient + (gamma1 * gamma2 - 1) * alpha * X
+    return expansion, rate, class_rate, gradient

@@ -136,6 +136,20 @@ def ordinary_scale(
     return features / c, eps / c, c
 
 
+def largest_trace(features: Float[Tensor, "n d"], labels: Memberships, eps: float) -> float:
+    r"""Computes the largest :math:`\mathrm{tr}(\alpha_j X^\top \Pi_j X)` of a class, which bounds that of all
+    samples and the norm of each matrix that is added to an identity. As a number of Python it does not
+    underflow.
+    """
+    squares = features.detach().square().sum(1)
+    if is_soft(labels):
+        means = squares.to(labels.dtype) @ class_shares(labels.detach())
+    else:
+        counts = torch.bincount(labels).clamp(min=1)
+        means = squares.new_zeros(len(counts)).index_add(0, labels.long(), squares) / counts
+    return features.shape[1] / eps**2 * float(means.amax())
+
+
 def check_integers(labels: Shaped[Tensor, "..."]) -> None:
     """Raises ValueError unless labels are integers."""
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:

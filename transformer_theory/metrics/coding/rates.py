@@ -40,7 +40,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...core.validation import converted, finite, same_dtype
-from ...maths.linalg import binary_scale, logdet_identity_plus
+from ...maths.linalg import LARGEST_FLOAT32_CONDITION, binary_scale, logdet_identity_plus, smaller_gram
 from .memberships import (
     Memberships,
     blocks,
@@ -49,10 +49,13 @@ from .memberships import (
     class_sizes,
     is_soft,
     labelled,
+    largest_trace,
     ordinary_scale,
     with_labels,
 )
 from .resolvents import weighted_logdets
+
+SMALL_TRACE = 1e-2  # trace of matrices added to identities below which a difference of rates is a series
 
 
 @converted(floats=("features",))
@@ -147,7 +150,7 @@ def rate_reduction(features: Float[Tensor, "n d"], labels: Memberships, *, eps: 
     R^c \ge 0`.
 
     It is 0 if and only if all classes have the same second moment. A difference of two rates may fall below
-    zero by rounding: in float32 by about 6e-8 d nats, which only large distortions make visible. As an
+    zero by rounding, in float32 by about 6e-8 of a rate. As an
     objective it needs *normalised* features, because it grows with their norm without bound.
 
     >>> from transformer_theory import metrics
@@ -167,8 +170,50 @@ def rate_reduction(features: Float[Tensor, "n d"], labels: Memberships, *, eps: 
     Raises:
         ValueError, TypeError: see :func:`class_coding_rates`.
     """
+    check_features(features, eps)
     features, labels = with_labels(features, labels)
-    return coding_rate(features, eps=eps) - class_coding_rate(features, labels, eps=eps)
+    class_sizes(features, labels)
+    scaled, distortion, _ = ordinary_scale(features, eps)
+    trace, dtype = largest_trace(scaled, labels, distortion), features.dtype
+    if trace < SMALL_TRACE:
+        return _small_reduction(scaled, labels, eps=distortion)
+    if LARGEST_FLOAT32_CONDITION < trace <= torch.finfo(dtype).max:
+        features = features.double()  # as both rates are computed, so that their difference keeps its digits
+    return (coding_rate(features, eps=eps) - class_coding_rate(features, labels, eps=eps)).to(dtype)
+
+
+def _small_reduction(features: Tensor, labels: Memberships, *, eps: float) -> Tensor:
+    r"""Computes :math:`\Delta R` of small features, in float64. The terms of first order in
+    :math:`A_j = \alpha_j X^\top\Pi_jX` cancel if the memberships sum to one, and what remains would drown in
+    their rounding errors.
+    """
+    (n, d), X = features.shape, features.double()
+    ratio = d / eps**2
+    value = _beyond_first_order(ratio / n * smaller_gram(X))
+    if is_soft(labels):
+        memberships = labels.double()
+        value = value + ratio / n * (1 - memberships.sum(1)) @ X.square().sum(1)
+        for size, w in zip(memberships.sum(0), class_shares(memberships).mT):
+            value = value - size / n * _beyond_first_order(ratio * X.mT @ (w[:, None] * X))
+        return (0.5 * value).to(features.dtype)
+    counts = class_sizes(features, labels)
+    padded = torch.cat([X, X.new_zeros(1, d)])
+    for classes, rows in blocks(labels, counts):
+        sizes = counts[classes].double()
+        grams = (ratio / sizes)[:, None, None] * smaller_gram(padded[rows])
+        value = value - (sizes / n) @ _beyond_first_order(grams)
+    return (0.5 * value).to(features.dtype)
+
+
+def _beyond_first_order(A: Float[Tensor, "*batch m m"]) -> Float[Tensor, "*batch"]:
+    r"""Computes :math:`\log\det(I + A) - \mathrm{tr} A` by its series up to :math:`\mathrm{tr} A^7`, whose
+    relative error is of the order of :math:`(\mathrm{tr} A)^6`.
+    """
+    A2 = A @ A
+    A3, A4 = A2 @ A, A2 @ A2
+    pairs = ((A, A), (A2, A), (A2, A2), (A2, A3), (A3, A3), (A3, A4))  # powers 2 to 7
+    traces = [(left * right.mT).sum((-2, -1)) for left, right in pairs]
+    return torch.stack([(-1) ** (k + 1) / k * trace for k, trace in enumerate(traces, 2)]).sum(0)
 
 
 @converted(floats=("tokens", "bases"))

@@ -28,10 +28,14 @@ from ...maths.linalg import (
     smaller_gram,
 )
 
+SMALLEST_FLOAT32 = 1e-30  # smallest norm of W^(1/2) X, squared, for which W is in the range of float32
 
-def widened(X: Float[Tensor, "*batch n d"], largest: Float[Tensor, ""]) -> Float[Tensor, "*batch n d"]:
-    """Converts X to float64 if float32 would lose digits of the identity in I + X^T W X; otherwise returns X
-    unchanged.
+
+def widened(
+    X: Float[Tensor, "*batch n d"], largest: float | Float[Tensor, ""]
+) -> Float[Tensor, "*batch n d"]:
+    """Converts X to float64 if float32 would lose digits of the identity in I + X^T W X, or could not hold W;
+    otherwise returns X unchanged.
 
     Args:
         X: vectors, ``[*batch, n, d]``.
@@ -39,7 +43,8 @@ def widened(X: Float[Tensor, "*batch n d"], largest: Float[Tensor, ""]) -> Float
     Raises:
         ValueError: X is not finite, or so large that its square is not.
     """
-    if not bool(torch.isfinite(largest)):
+    largest = float(largest)
+    if not largest <= torch.finfo(X.dtype).max:
         if infinite := int((~torch.isfinite(X)).sum()):
             raise ValueError(
                 f"the vectors must be finite, got {infinite} NaN or infinite values of {X.numel()}; drop them"
@@ -47,7 +52,7 @@ def widened(X: Float[Tensor, "*batch n d"], largest: Float[Tensor, ""]) -> Float
         raise ValueError(
             "d ||X||^2 / (n eps^2) must be finite, got inf; normalise the vectors, or take a larger eps"
         )
-    return X.double() if bool(largest > LARGEST_FLOAT32_CONDITION) else X
+    return X if SMALLEST_FLOAT32 <= largest <= LARGEST_FLOAT32_CONDITION else X.double()
 
 
 def rate_and_inverse(

@@ -51,6 +51,9 @@ from torch import Tensor
 from ...core.validation import integers, positive, same_dtype
 from ...maths.linalg import LARGEST_FLOAT32_CONDITION
 
+EPS_RANGE = 1e150  # its square is finite
+BETA_RANGE = 1e30  # beyond it, and below its inverse, beta is not multiplied in float32
+
 Tokens = Float[Tensor, "*batch n d"]
 Bases = Float[Tensor, "K d p"]
 Coordinates = Float[Tensor, "*batch K n p"]
@@ -63,9 +66,14 @@ def expansion(bases: Bases, *, n: int, eps: float) -> float:
     (``eps`` is squared here).
 
     Raises:
-        ValueError: ``eps`` is not positive and finite.
+        ValueError: there is no token, or ``eps`` or its square is not positive and finite.
     """
     positive(eps=eps)
+    if n < 1 or not 1 / EPS_RANGE <= eps <= EPS_RANGE:
+        raise ValueError(
+            f"beta = p / (n eps^2) must have n >= 1 and eps between {1 / EPS_RANGE:g} and {EPS_RANGE:g}, got "
+            f"n = {n} and eps = {eps:g}; rescale the tokens"
+        )
     return bases.shape[-1] / (n * eps**2)
 
 
@@ -166,7 +174,8 @@ def precise_coordinates(tokens: Tokens, bases: Bases, *, beta: float) -> tuple[C
     the identity.
 
     bfloat16 tokens are promoted to float32; float32 is promoted to float64 if :math:`\beta \|W_k\|_F^2`
-    exceeds 1e4 in any head, as in :func:`~transformer_theory.maths.linalg.logdet_identity_plus`.
+    exceeds 1e4 in any head, as in :func:`~transformer_theory.maths.linalg.logdet_identity_plus`, or if beta
+    or these squares leave the range of float32.
 
     Raises:
         ValueError: shapes or dtypes do not fit.
@@ -174,8 +183,9 @@ def precise_coordinates(tokens: Tokens, bases: Bases, *, beta: float) -> tuple[C
     tokens = tokens.to(bases.dtype) if tokens.dtype == torch.bfloat16 else tokens
     coords = coordinates(tokens, bases)
     with torch.no_grad():
-        large = coords.dtype == torch.float32 and bool(
-            (beta * coords.square().sum((-2, -1)) > LARGEST_FLOAT32_CONDITION).any()
+        large = coords.dtype == torch.float32 and not (
+            1 / BETA_RANGE < beta < BETA_RANGE
+            and bool((beta * coords.square().sum((-2, -1)) <= LARGEST_FLOAT32_CONDITION).all())
         )
     # Repeat the products in float64 instead of converting their float32 results: the inverse shrinks the
     # leading directions so much that rounding errors in the others would become visible.

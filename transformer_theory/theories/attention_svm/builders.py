@@ -20,12 +20,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ...core.validation import converted, integers
+from ...core.validation import converted, in_range, integers
 from .constraint_set import Constraints
 from .graph import PriorityGraph, check_graph
 from .validation import as_bool, check_positions, check_real, check_shape, check_tokens
 
 
+@in_range
 @converted(float64=("tokens", "query"), int64=("select",))
 def constraints(
     tokens: Float[Tensor, "*trials n T d"],
@@ -88,6 +89,7 @@ def distinct_constraints(
     return pairs.take((pairs.difference != 0).any(-1).nonzero().squeeze(-1))
 
 
+@in_range
 @converted(float64=("tokens",), int64=("select",))
 def self_attention(
     tokens: Float[Tensor, "*trials n T d"], select: Int[Tensor, "*trials n"], *, position: int = 0
@@ -115,6 +117,7 @@ def self_attention(
     return replace(pairs, position=torch.full(pairs.difference.shape[:-1], position % T))
 
 
+@in_range
 @converted(float64=("keys",))
 def prompt(keys: Float[Tensor, "*trials n T d"], select: Int[Tensor, "*trials n"]) -> Constraints:
     r"""Returns the constraints :math:`(k_{i,a_i} - k_{i,t})^\top p \ge 1` on a prompt p, which is a W with
@@ -132,6 +135,7 @@ def prompt(keys: Float[Tensor, "*trials n T d"], select: Int[Tensor, "*trials n"
     return constraints(keys, keys.new_ones(*keys.shape[:-2], 1), select)
 
 
+@in_range
 @converted(float64=("tokens", "queries"), int64=("select",))
 def sequence_to_sequence(
     tokens: Float[Tensor, "*trials n T d"],
@@ -191,6 +195,7 @@ def sequence_to_sequence(
     return Constraints(**{field.name: rows(field.name) for field in fields(Constraints)})
 
 
+@in_range
 @converted(float64=("tokens",))
 def causal(tokens: Float[Tensor, "*trials n T d"], select: Int[Tensor, "*trials n T"]) -> Constraints:
     r"""Returns the constraints :math:`(x_{i,a_{ik}} - x_{i,t})^\top W x_{i,k} \ge 1` of every position k and

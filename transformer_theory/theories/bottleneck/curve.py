@@ -312,7 +312,7 @@ def random_joint(x: int, y: int, generator: Generator, *, concentration: float =
     integers(minimum=2, x=x, y=y)
     positive(concentration=concentration)
     marginal = -torch.rand(x, 1, generator=generator, dtype=torch.float64).clamp(min=1e-12).log()
-    channel = (-torch.rand(x, y, generator=generator, dtype=torch.float64).clamp(min=1e-12).log()).pow(
-        1 / concentration
-    )
-    return marginal / marginal.sum() * channel / channel.sum(1, keepdim=True)
+    weights = -torch.rand(x, y, generator=generator, dtype=torch.float64).clamp(min=1e-12).log()
+    # by logarithms relative to the largest one, since high powers of weights are 0 or infinite
+    powers = (weights / weights.amax(1, keepdim=True)).log() / concentration
+    return marginal / marginal.sum() * powers.softmax(1)

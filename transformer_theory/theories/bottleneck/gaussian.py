@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from ...core.validation import as_float64, finite, integers, positive
+from ...core.validation import as_float64, finite, in_range, integers, positive
 from ...models.embedding import build
 from ...training.fitting import fit
 from ...training.tasks import StreamTask
@@ -75,6 +75,7 @@ class GaussianPair:
         return rate, rate - 0.5 * torch.logdet(projection @ given @ projection.T + eye)
 
 
+@in_range
 def gaussian_bottleneck(eigenvalues, beta: float) -> tuple[float, float]:
     """Returns I(X;Z) and I(Z;Y) of the best encoder of Gaussian variables at one trade-off, in nats.
 
@@ -97,7 +98,8 @@ def gaussian_bottleneck(eigenvalues, beta: float) -> tuple[float, float]:
             f"expected eigenvalues in (0, 1], got {values.tolist()[:4]}; divide by the covariance of x"
         )
     active = [value for value in values.tolist() if beta * (1 - value) > 1]
-    compression = 0.5 * sum(math.log((beta - 1) * (1 - value) / value) for value in active)
+    # a sum of logarithms, since the product of a large beta and 1 / value overflows
+    compression = 0.5 * sum(math.log(beta - 1) + math.log((1 - value) / value) for value in active)
     return compression, compression - 0.5 * sum(math.log(beta * (1 - value)) for value in active)
 
 

@@ -27,10 +27,10 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Generator, Tensor
 
-from ...core.validation import converted, same_dtype
+from ...core.validation import converted, in_range, same_dtype
 from ...maths.linalg import binary_scale
 from .phases import participation
-from .residuals import residual
+from .residuals import NEARLY_EQUAL, centred
 
 Weights = Float[Tensor, "*batch n n"]
 Rows = Float[Tensor, "*batch q n"]
@@ -45,7 +45,7 @@ def residual_within(
     all rows are inside.
     """
     if inside is None:
-        return residual(rows)
+        return centred(rows)
     used = inside.unsqueeze(-1).to(rows.dtype)
     rows = torch.where(inside.unsqueeze(-1), rows, 0.0)
     return rows - used * rows.sum(-2, keepdim=True) / used.sum(-2, keepdim=True).clamp(min=1)
@@ -61,6 +61,8 @@ def normalised_gram(
     R = residual_within(tokens / binary_scale(tokens, (-2, -1)), inside)
     size = R.abs().amax((-2, -1), keepdim=True)
     R = R / torch.where(size > 0, size, 1.0)  # squares then neither overflow nor underflow
+    if bool((size < NEARLY_EQUAL).any()):
+        R = residual_within(R, inside)  # again, without the rounding error of the first mean
     gram = R @ R.mT
     trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
     return gram / torch.where(trace > 0, trace, 1.0)
@@ -112,6 +114,7 @@ def _in_blocks(
     return (total - count.squeeze(-1) * common).clamp(min=0)
 
 
+@in_range
 @converted(floats=("weights", "tokens"))
 def contraction(weights: Weights, tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
     r"""Computes :math:`|\mathrm{res}(A X)|_F / |\mathrm{res}(X)|_F` of each sequence, ``[*batch]``.
@@ -142,10 +145,14 @@ def contraction(weights: Weights, tokens: Float[Tensor, "*batch n d"]) -> Float[
     return squared_contraction_of(weights, gram).sqrt()
 
 
+@in_range
 @converted(floats=("weights",))
 def permuted_contraction(weights: Weights) -> Float[Tensor, "*batch"]:
     r"""Computes :math:`\sqrt{\tfrac1n \sum_i Y_i - \tfrac1n}`, the root of the mean squared contraction with
     permuted keys, ``[*batch]``.
+
+    Raises:
+        ValueError: there is no row, or a weight is not finite.
     """
     return (participation(weights).mean(-1) - 1 / weights.shape[-1]).clamp(min=0).sqrt()
 

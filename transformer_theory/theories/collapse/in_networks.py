@@ -37,7 +37,7 @@ from ...metrics.attention import row_deviation
 from ...metrics.own_tokens import attends_elsewhere
 from .heads import permuted_keys, residual_within, squared_contraction_of
 from .initialisation import contraction_of_tokens, largest_variance
-from .phases import curves, expected_participation, participation
+from .phases import curves, expected_participation
 
 NAME = "collapse"
 CONTRACTION, RANDOM = "contraction of differences between tokens", "contraction of random weights"
@@ -400,7 +400,7 @@ class HeadContraction(PerModule):
             deviations = _deviations(weights, allowed)
             keys = torch.tensor(weights.shape[-1]) if allowed is None else allowed.sum(-1)
             fits, keys = each.fits & (keys > 1), keys.expand(deviations.shape)
-            s, keys, measured = deviations[fits].double(), keys[fits], participation(weights)[fits].double()
+            s, keys, measured = deviations[fits].double(), keys[fits], weights[fits].square().sum(-1).double()
             expected, head = expected_participation(keys, s), fits.nonzero()[:, 1]
             parts = torch.stack([torch.ones_like(s), measured - expected, s.square() / keys.double().log()])
             total[:3].index_add_(1, head, parts)

@@ -36,9 +36,9 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from ...core.validation import converted
+from ...core.validation import converted, finite, in_range, integers
 from ...maths.linalg import binary_scale
-from .residuals import residual, weights
+from .residuals import NEARLY_EQUAL, centred, weights
 
 
 def equiangular(n: int, d: int, rho: float, generator: Generator) -> Float[Tensor, "n d"]:
@@ -46,8 +46,9 @@ def equiangular(n: int, d: int, rho: float, generator: Generator) -> Float[Tenso
     to :math:`O(1/\sqrt d)`.
 
     Raises:
-        ValueError: rho is not in [0, 1].
+        ValueError: rho is not in [0, 1], or a size is below 1.
     """
+    integers(n=n, d=d)
     if not 0 <= rho <= 1:
         raise ValueError(f"the cosine rho must lie in [0, 1], got {rho:g}")
     common = torch.randn(1, d, generator=generator, dtype=torch.float64)
@@ -82,27 +83,55 @@ def gaussian_scores_matrix(d: int, deviation: float, generator: Generator) -> Fl
 
 @converted(floats=("tokens",))
 def mean_cosine(tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
-    """Computes the mean inner product of pairs of different tokens over the mean squared norm, ``[*batch]``;
-    NaN if all are zero.
+    """Computes the mean inner product of pairs of different tokens over the mean squared norm, ``[*batch]``.
+
+    Raises:
+        ValueError: there are fewer than two tokens, they are all zero, or one is not finite.
     """
-    n = tokens.shape[-2]
-    tokens = tokens / binary_scale(tokens, (-2, -1))  # squares are then in range
-    squares = tokens.square().sum((-2, -1))
-    return (tokens.sum(-2).square().sum(-1) - squares) / ((n - 1) * squares)
+    n = _number_of(tokens)
+    scaled = tokens / binary_scale(tokens, (-2, -1))  # squares are then in range
+    squares = scaled.square().sum((-2, -1))
+    _refuse(squares, tokens, "mean cosine needs tokens that are not all zero")
+    return (scaled.sum(-2).square().sum(-1) - squares) / ((n - 1) * squares)
 
 
 @converted(floats=("tokens",))
 def dimension(tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
     r"""Computes :math:`\mathrm{tr}(C)^2 / |C|_F^2` of the covariance C of the tokens of a sequence,
-    ``[*batch]``; NaN if all are equal.
+    ``[*batch]``.
+
+    Raises:
+        ValueError: there are fewer than two tokens, they are all equal, or one is not finite.
     """
+    _number_of(tokens)
     # Sums of scaled tokens and fourth powers of scaled differences are in range.
-    R = residual(tokens / binary_scale(tokens, (-2, -1)))
-    R = R / binary_scale(R, (-2, -1))
+    R = centred(tokens / binary_scale(tokens, (-2, -1)))
+    size = binary_scale(R, (-2, -1))
+    R = R / size
+    if bool((size < NEARLY_EQUAL).any()):
+        R = centred(R)  # again, without the rounding error of the first mean
     gram = R @ R.mT  # its eigenvalues are n times those of C
-    return gram.diagonal(dim1=-2, dim2=-1).sum(-1).square() / gram.square().sum((-2, -1))
+    trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
+    _refuse(trace, tokens, "dimension needs tokens that differ")
+    return trace.square() / gram.square().sum((-2, -1))
 
 
+def _number_of(tokens: Tensor) -> int:
+    """Returns the number of tokens of a sequence, at least two, with at least one entry each."""
+    if tokens.ndim < 2 or tokens.shape[-2] < 2 or not tokens.numel():
+        raise ValueError(f"tokens must be [*batch, n, d] with n >= 2 and d >= 1, got {list(tokens.shape)}")
+    return tokens.shape[-2]
+
+
+def _refuse(squares: Tensor, tokens: Tensor, need: str) -> None:
+    """Raises a ValueError unless the sum of squares of each sequence is positive and finite."""
+    if not bool(((squares > 0) & torch.isfinite(squares)).all()):
+        finite(tokens=tokens)
+        zero = squares == 0
+        raise ValueError(f"the {need}, got {int(zero.sum())} of {zero.numel()} sequences; leave them out")
+
+
+@in_range
 def squared_contraction(v: float, rho: float, n: int, d: float) -> float:
     """Returns the squared contraction of one layer of equiangular tokens; see the module's docstring.
 
@@ -118,6 +147,7 @@ def squared_contraction(v: float, rho: float, n: int, d: float) -> float:
     return math.exp(rho * v) * math.expm1((1 - rho) * v) / n + (1 - rho) * v / d
 
 
+@in_range
 def cosine_after(v: float, rho: float, n: int, d: float) -> float:
     """Returns the cosine of the tokens after one layer without skip connection."""
     return 1 - (1 - rho) * squared_contraction(v, rho, n, d) / (rho + (1 - rho) * math.exp(v) / n)
@@ -130,6 +160,8 @@ def largest_variance(n: int) -> float:
     return min(1.0, math.log(n) / 2)
 
 
+@in_range
+@converted(floats=("v", "rho", "D"))
 def contraction_of_tokens(
     v: Float[Tensor, "*batch"], rho: Float[Tensor, "*#batch"], n: int, D: Float[Tensor, "*#batch"]
 ) -> Float[Tensor, "*batch"]:
@@ -137,7 +169,11 @@ def contraction_of_tokens(
     variance v, ``[*batch]``.
 
     To first order in v this is :math:`(1 - 1/n)(1 - \rho) v / D`; the rest is that of equiangular tokens.
+
+    Raises:
+        ValueError: n is below 1, or a number is not finite or leaves the range of floating point.
     """
+    integers(n=n)
     shared = ((1 - 1 / n) / D - 1 / n).clamp(min=0)  # D is at most n - 1
     spread = (rho * v).exp() * ((1 - rho) * v).expm1()  # e^v - e^(rho v)
     return (spread / n + (1 - rho) * v * shared).clamp(min=0).sqrt()
@@ -157,14 +193,19 @@ def depth_cosine(alpha: float, layers: int, n: int) -> float:
     orthogonal start.
 
     Raises:
-        ValueError: there is no token, or the number of layers is negative.
+        ValueError: alpha is not finite, there is no token, or the number of layers is negative.
     """
-    if n < 1 or layers < 0:
-        raise ValueError(f"n must be at least 1 and layers at least 0, got n = {n} and layers = {layers}")
-    growth = math.expm1(min(layers * math.log1p(alpha**2), 700.0))  # exp(710) leaves the range of float64
+    if n < 1 or layers < 0 or not math.isfinite(alpha):
+        raise ValueError(
+            f"n must be at least 1, layers at least 0 and alpha finite, got n = {n}, layers = {layers} and "
+            f"alpha = {alpha:g}"
+        )
+    alpha = min(abs(alpha), 1e150)  # the square of 1e155 leaves the range of float64, as does exp(710)
+    growth = math.expm1(min(layers * math.log1p(alpha**2), 700.0))
     return growth / (n + growth)
 
 
+@in_range
 def stream(
     n: int,
     d: int,
@@ -187,7 +228,7 @@ def stream(
         deviation: standard deviation of the scores; 0: uniform attention.
         skip: :math:`\beta`, factor of the skip connection; 0: none.
     Raises:
-        ValueError: d < n.
+        ValueError: d < n, or a number is not finite or leaves the range of floating point.
     """
     if d < n:
         raise ValueError(f"{n} orthogonal tokens need at least as many dimensions, got {d}; raise d")

@@ -26,16 +26,23 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
 from ...core.statistics import fixed_generator
-from ...core.validation import converted
+from ...core.validation import converted, in_range
 
 WEAK, FROZEN = 0.5**0.5, 2**0.5  # values of b at which the law of the participation changes
 SAMPLES, LARGEST = 2048, 40.0  # rows of a table, and its largest standard deviation of the scores
 NUMBERS = 2**18  # largest number of scores behind one table, unless it has fewer than 16 rows
 
 
+@in_range
 @converted(floats=("weights",))
 def participation(weights: Float[Tensor, "*batch keys"]) -> Float[Tensor, "*batch"]:
-    r"""Computes :math:`\sum_j a_j^2`: 1/n for uniform weights, 1 for all weight on one key, ``[*batch]``."""
+    r"""Computes :math:`\sum_j a_j^2`: 1/n for uniform weights, 1 for all weight on one key, ``[*batch]``.
+
+    Raises:
+        ValueError: there is no key, or a weight is not finite.
+    """
+    if not weights.ndim or not weights.shape[-1]:
+        raise ValueError(f"weights must be [*batch, keys] with at least one key, got {list(weights.shape)}")
     return weights.square().sum(-1)
 
 
@@ -52,15 +59,16 @@ def limit(b: float, n: int) -> float:
     return 0.0 if b < FROZEN else 1 - FROZEN / b
 
 
+@in_range
 def gaussian_participation(n: int, b: float, rows: int, generator: Generator) -> Float[Tensor, " rows"]:
     r"""Draws the participation of n independent Gaussian scores of standard deviation :math:`b \sqrt{\log
     n}`, ``[rows]`` float64.
 
     Raises:
-        ValueError: b is negative, or there is no key.
+        ValueError: b is negative or not finite, or there is no key.
     """
-    if n < 1 or not b >= 0:
-        raise ValueError(f"b must be at least 0 and n at least 1, got b = {b:g} and n = {n}")
+    if n < 1 or not 0 <= b < math.inf:
+        raise ValueError(f"b must be finite and at least 0 and n at least 1, got b = {b:g} and n = {n}")
     scores = torch.randn(rows, n, generator=generator, dtype=torch.float64)
     return participation((b * math.log(n) ** 0.5 * scores).softmax(-1))
 

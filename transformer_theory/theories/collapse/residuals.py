@@ -27,24 +27,39 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from ...core.validation import converted
+from ...core.validation import converted, in_range
 from ...maths.linalg import binary_scale
 from ...models.attention import Combined, softmax, token_scores
 
 ROUNDING = 1e-13  # residuals below this share of the tokens are rounding errors of float64
+NEARLY_EQUAL = 1e-2  # residual, relative to the tokens, next to which the error of their mean is visible
 Tokens = Float[Tensor, "*batch n d"]
 
 
+@in_range
 @converted(floats=("tokens",))
 def residual(tokens: Tokens) -> Tokens:
-    r"""Computes :math:`X - 1 \bar x^\top`, ``[*batch, n, d]``."""
+    r"""Computes :math:`X - 1 \bar x^\top`, ``[*batch, n, d]``.
+
+    Raises:
+        ValueError: a token is not finite, or a sum of tokens leaves the range of floating point.
+    """
+    return centred(centred(tokens))  # twice, since the mean of large tokens has a rounding error
+
+
+def centred(tokens: Tokens) -> Tokens:
+    """Computes :func:`residual` without checks."""
     return tokens - tokens.mean(-2, keepdim=True)
 
 
+@in_range
 @converted(floats=("M",))
 def composite_norm(M: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
     r"""Computes :math:`\sqrt{|M|_1 |M|_\infty}`, the root of the largest column sum times the largest row
     sum, ``[*batch]``.
+
+    Raises:
+        ValueError: M is empty or not finite.
     """
     scale = binary_scale(M, (-2, -1))
     size = M.abs() / scale  # the product of the two sums is then in range
@@ -58,14 +73,20 @@ def weights(tokens: Tokens, W: Float[Tensor, "*heads d d"]) -> Float[Tensor, "..
     return softmax(token_scores(tokens, Combined(W.mT)))
 
 
+@in_range
 @converted(floats=("tokens", "W", "V"))
 def pure_attention(
     tokens: Tokens, W: Float[Tensor, "heads d d"], V: Float[Tensor, "heads d e"]
 ) -> Float[Tensor, "*batch n e"]:
-    r"""Computes :math:`\sum_h A_h X V_h`, one layer without skip connection, ``[*batch, n, e]``."""
+    r"""Computes :math:`\sum_h A_h X V_h`, one layer without skip connection, ``[*batch, n, e]``.
+
+    Raises:
+        ValueError: a number is not finite, or a score leaves the range of floating point.
+    """
     return (weights(tokens, W) @ tokens.unsqueeze(-3) @ V).sum(-3)
 
 
+@in_range
 @converted(float64=("tokens", "W", "V"))
 def log_bound(
     tokens: Float[Tensor, "n d"], W: Float[Tensor, "layers heads d d"], V: Float[Tensor, "layers heads d d"]
@@ -75,7 +96,7 @@ def log_bound(
     The logarithm, since the bound leaves the range of float64 after a few layers.
 
     Raises:
-        ValueError: the matrices do not belong to the same layers and heads, or are zero.
+        ValueError: the matrices do not belong to the same layers and heads, are zero, or are not finite.
     """
     if W.ndim != 4 or V.shape[:2] != W.shape[:2] or W.shape[-1] != tokens.shape[-1]:
         raise ValueError(
@@ -83,16 +104,18 @@ def log_bound(
             f"{list(V.shape)}"
         )
     L, H = W.shape[:2]
-    beta = float((W.abs().sum(-2).amax(-1) * composite_norm(V)).max())
+    # The product of two norms may leave the range of float64, its logarithm does not.
+    log_beta = float((W.abs().sum(-2).amax(-1).log() + composite_norm(V).log()).max())
     size = float(composite_norm(residual(tokens)))
-    if not (beta > 0 and size > 0):
+    if not (log_beta > -math.inf and size > 0):
         raise ValueError(
             f"the bound needs tokens that differ and weights that are not zero, got norms {size:g} and "
-            f"{beta:g}"
+            f"{math.exp(min(log_beta, 700.0)):g}"
         )
-    return (3**L - 1) / 2 * math.log(4 * beta * H) + 3**L * math.log(size)
+    return (3**L - 1) / 2 * (math.log(4 * H) + log_beta) + 3**L * math.log(size)
 
 
+@in_range
 @converted(float64=("before", "after", "W", "V"))
 def bound_ratio(
     before: Float[Tensor, "n d"],
@@ -106,14 +129,15 @@ def bound_ratio(
     Args:
         before, after: :math:`X_0` and :math:`X_L`.
         W, V: the matrices of the layers between them.
+    Raises:
+        ValueError: as in :func:`log_bound`, or a number is not finite, or the ratio exceeds the largest one.
     """
     # Equal tokens have a residual of rounding errors, which the bound, a power of 3^L, can undercut: it is
     # not counted.
     size = float(composite_norm(residual(after)) - ROUNDING * composite_norm(after))
     if size <= 0:
         return 0.0
-    # exp(710) leaves the range of float64
-    return math.exp(min(math.log(size) - log_bound(before, W, V), 700.0))
+    return math.exp(math.log(size) - log_bound(before, W, V))
 
 
 def mean_weights(tokens: Tokens, W: Float[Tensor, "d d"]) -> Float[Tensor, "*batch n"]:
@@ -128,16 +152,20 @@ def weighted_covariance(tokens: Tokens, a: Float[Tensor, "*batch n"]) -> Float[T
     r"""Computes :math:`C_a = \sum_j a_j (x_j - x_a)(x_j - x_a)^\top` with :math:`x_a = \sum_j a_j x_j`,
     ``[*batch, d, d]``.
     """
-    centred = tokens - a.unsqueeze(-2) @ tokens
-    return (centred * a.unsqueeze(-1)).mT @ centred
+    differences = tokens - a.unsqueeze(-2) @ tokens
+    return (differences * a.unsqueeze(-1)).mT @ differences
 
 
+@in_range
 @converted(floats=("tokens", "W", "V"))
 def cubic_law(
     tokens: Tokens, W: Float[Tensor, "d d"], V: Float[Tensor, "d e"]
 ) -> Float[Tensor, "*batch n e"]:
     r"""Computes :math:`\mathrm{res}(X) W C_a V`, the residual after one head up to a relative error
     :math:`O(|\mathrm{res}(X)|^2)`.
+
+    Raises:
+        ValueError: a number is not finite, or becomes so.
     """
     return residual(tokens) @ W @ weighted_covariance(tokens, mean_weights(tokens, W)) @ V
 
@@ -164,6 +192,7 @@ def exact_differences(
     return (mean + a @ differences + moved.mean(-2, keepdim=True)) @ V, residual(moved) @ V
 
 
+@in_range
 @converted(floats=("tokens", "W", "V", "gradient", "values"))
 def score_gradient(
     tokens: Float[Tensor, "n d"],
@@ -180,19 +209,28 @@ def score_gradient(
         tokens, W, V: X, W and V.
         gradient: :math:`\partial L / \partial Y`.
         values: the tokens that are averaged, if they are not X.
+    Raises:
+        ValueError: a number is not finite, or becomes so.
     """
     A = weights(tokens, W)
     P = gradient @ V.mT @ (tokens if values is None else values).mT
-    # The derivative of the softmax: each row of D sums to 0, so constants within a row of P drop out.
+    # The derivative of the softmax: each row of D sums to 0, so constants within a row of P drop out. Without
+    # the entry of the largest weight, sharp rows keep their digits.
+    P = P - P.gather(-1, A.argmax(-1, keepdim=True))
     D = A * (P - (A * P).sum(-1, keepdim=True))
     return tokens.mT @ D @ tokens
 
 
+@in_range
 @converted(floats=("tokens", "W", "gradient"))
 def value_gradient(
     tokens: Float[Tensor, "n d"], W: Float[Tensor, "d d"], gradient: Float[Tensor, "n e"]
 ) -> Float[Tensor, "d e"]:
-    r"""Computes :math:`\partial L / \partial V = (A X)^\top` ``gradient``, ``[d, e]``."""
+    r"""Computes :math:`\partial L / \partial V = (A X)^\top` ``gradient``, ``[d, e]``.
+
+    Raises:
+        ValueError: a number is not finite, or becomes so.
+    """
     return (weights(tokens, W) @ tokens).mT @ gradient
 
 

@@ -13,8 +13,8 @@ trained networks, and :mod:`.tasks` is the objective as a training task. The blo
 
 from ...core.sources import Source
 from ...core.theory import Theory
-from ...models.crate.compression import rate_gradient
-from ...models.crate.sparsification import ista_step
+from ...core.validation import converted, in_range
+from ...models.crate import compression, sparsification
 from .approximations import gradient_error, neumann_error
 from .claims import CLAIMS
 from .figures import EXPERIMENTS
@@ -35,6 +35,9 @@ from .segmentation import class_attention, components, overlap, top_mass
 from .sparse_coding import LassoSolution, fista, ista, lasso
 from .steps import causal_exact_step, exact_step, lipschitz, mssa, paper_step, released_step, tssa_step
 from .tasks import SparseRateReduction
+
+rate_gradient = in_range(converted(floats=("tokens", "bases"))(compression.rate_gradient))
+ista_step = in_range(converted(floats=("code", "tokens", "dictionary"))(sparsification.ista_step))
 
 THEORY = Theory(
     name="crate",

@@ -29,12 +29,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.validation import converted, integers, positive
-from ...maths.linalg import vector_norm
-from ...metrics.coding.memberships import ordinary_scale
+from ...core.validation import converted, in_range, integers, positive
+from ...metrics.coding.memberships import check_eps, ordinary_scale
 from ...models.crate.compression import Bases, Tokens, coordinates, expansion
 
 
+@in_range
 def neumann_error(radius: float, *, terms: int = 1) -> float:
     r"""Returns :math:`\rho^{M+1} / (1 + \rho)`, the spectral norm of the error (no unit).
 
@@ -42,7 +42,8 @@ def neumann_error(radius: float, *, terms: int = 1) -> float:
         radius: rho, the spectral radius of A.
         terms: M, number of terms after the identity; 1 in the papers.
     Raises:
-        ValueError: the radius is negative or not finite, or the number of terms is negative.
+        ValueError: the radius is negative or not finite, or the number of terms is negative; or the power
+            exceeds the largest number.
     """
     integers(minimum=0, terms=terms)
     if not 0 <= radius < math.inf:
@@ -82,6 +83,7 @@ def spectral_radii(tokens: Tokens, bases: Bases, *, eps: float) -> Float[Tensor,
     return beta * torch.linalg.matrix_norm(coordinates(tokens, bases), 2).amax(-1) ** 2
 
 
+@in_range
 @converted(floats=("tokens", "bases"))
 def gradient_error(
     tokens: Tokens, bases: Bases, *, eps: float, terms: int = 1
@@ -89,7 +91,8 @@ def gradient_error(
     r"""Returns the relative error of the gradient of R^c if the series replaces the inverse, and the spectral
     radius, each ``[*batch]``.
 
-    The error of the products :math:`(I + A_k)^{-1} W_k` is measured in the Frobenius norm over all heads.
+    The error of the products :math:`(I + A_k)^{-1} W_k` is measured in the Frobenius norm over all heads,
+    from the singular values of W_k: the error of the series is :math:`(-A)^{M+1} (I + A)^{-1}`.
     Along an eigenvector of eigenvalue x the relative error is :math:`x^{M+1}`, so in total it is at most
     :math:`\rho^{M+1}`.
 
@@ -99,17 +102,21 @@ def gradient_error(
         eps: distortion (squared inside).
         terms: M, number of terms after the identity.
     Raises:
-        ValueError: shapes or dtypes do not fit, or ``eps`` is not positive and finite.
+        ValueError: shapes or dtypes do not fit, ``eps`` is not positive and finite, or a sequence is zero or
+            not finite.
     """
     positive(eps=eps)
-    tokens, eps, _ = ordinary_scale(tokens, eps)
-    coords = coordinates(tokens, bases)
-    A = expansion(bases, n=tokens.shape[-2], eps=eps) * coords @ coords.mT
-    eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
-    exact = torch.linalg.solve(eye + A, coords)
-    error = neumann_sum(A, terms=terms) @ coords - exact
-    relative = vector_norm(error, (-3, -2, -1)) / vector_norm(exact, (-3, -2, -1))
-    return relative, spectral_radii(tokens, bases, eps=eps)
+    check_eps(eps)
+    integers(minimum=0, terms=terms)
+    radius = spectral_radii(tokens, bases, eps=eps)
+    scaled, distortion, _ = ordinary_scale(tokens, eps)
+    # Squares of small and large eigenvalues have no room in float32.
+    singular = torch.linalg.svdvals(coordinates(scaled.double(), bases.double()))
+    x = expansion(bases, n=tokens.shape[-2], eps=distortion) * singular.square()
+    exact = singular / (1 + x)
+    error = x ** (terms + 1) * exact
+    relative = (error.square().sum((-2, -1)) / exact.square().sum((-2, -1))).sqrt()
+    return relative.to(tokens.dtype), radius
 
 
 @converted(floats=("tokens", "bases"))

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ...core.sources import Source
 from ...core.threads import single_threaded
-from ...core.validation import converted, finite, integers
+from ...core.validation import converted, finite, in_range, integers
 from ...maths.linalg import binary_scale
 from ...metrics.coding import coding_rate, subspace_coding_rate, unit_norm
 from ...models.crate.compression import Bases
@@ -39,6 +39,7 @@ SIGN = Source("hu2024indepth", "attention-only experiment, figure with panels (a
 RATES = Source("beck2009fast", "Theorem 3.1 (ISTA), Theorem 4.4 (FISTA)", "second-hand")
 
 
+@in_range
 @converted(floats=("tokens", "bases"))
 def sparse_rate_objective(
     tokens: Float[Tensor, "*batch n d"], bases: Bases, *, eps: float, lam: float
@@ -61,7 +62,14 @@ def sparse_rate_objective(
 
 @converted(floats=("tokens",))
 def nonzeros(tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
-    r"""Returns the share of entries that are not exactly zero, :math:`\|Z\|_0 / (n d)`, in [0, 1]."""
+    r"""Returns the share of entries that are not exactly zero, :math:`\|Z\|_0 / (n d)`, in [0, 1].
+
+    Raises:
+        ValueError: there is no entry, or one is not finite.
+    """
+    finite(tokens=tokens)
+    if not tokens.numel():
+        raise ValueError(f"tokens must hold at least one entry, got the shape {list(tokens.shape)}")
     return (tokens != 0).to(tokens.dtype).mean((-2, -1))
 
 
@@ -89,6 +97,7 @@ def random_subspaces(K: int, d: int, p: int, *, generator: torch.Generator) -> B
     return torch.cat([frame.unflatten(1, (size, p)).transpose(0, 1) for frame in frames])[:K].contiguous()
 
 
+@in_range
 @single_threaded
 @converted(floats=("tokens",))
 def fit_subspaces(
@@ -145,6 +154,7 @@ def fit_subspaces(
     return best, labels
 
 
+@in_range
 @converted(floats=("bases",))
 def incoherence(bases: Bases) -> float:
     r"""Returns the largest cosine between two subspaces, :math:`\max_{i \ne j} \|U_i^\top U_j\|_2`: 1 if they
@@ -164,6 +174,7 @@ def incoherence(bases: Bases) -> float:
     return float((cross - torch.diag(cross.diagonal())).max())
 
 
+@in_range
 @converted(floats=("bases",))
 def incompleteness(bases: Bases) -> float:
     r"""Returns the distance of the sum of the projections from I, :math:`\|\sum_k U_k U_k^\top - I\|_2`: 0 if

@@ -22,6 +22,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ...core.metric import Activations, Metric
+from ...core.validation import converted, finite, in_range
+from ...maths.linalg import binary_scale
 from ...metrics.networks import AttentionMaps
 from ...models.crate import layers_of
 from ...probes import NoAttention, probe
@@ -50,6 +52,8 @@ class Overlap:
     foreground: float
 
 
+@in_range
+@converted(floats=("maps",))
 def top_mass(maps: Maps, *, mass: float = MASS) -> Selection:
     """Selects the fewest patches of each map that hold at least a share ``mass`` of it.
 
@@ -59,7 +63,7 @@ def top_mass(maps: Maps, *, mass: float = MASS) -> Selection:
     Returns:
         The selection, [n, candidates, seq], with at least one patch of each map.
     Raises:
-        ValueError: ``mass`` lies outside (0, 1), or an entry is negative or NaN.
+        ValueError: ``mass`` lies outside (0, 1), there is no patch, or an entry is negative or not finite.
     """
     if not 0 < mass < 1:
         raise ValueError(f"mass must lie in (0, 1), got {mass}")
@@ -69,6 +73,8 @@ def top_mass(maps: Maps, *, mass: float = MASS) -> Selection:
             f"maps must be non-negative numbers, got {smallest:.3g}; take a softmax, or the excess over a "
             "mean"
         )
+    finite(maps=maps)
+    maps = maps / binary_scale(maps, -1)  # their sum is then in range
     sorted_maps, order = maps.sort(-1, descending=True)
     # A patch belongs to the selection if the larger patches before it hold less than the required share.
     mass_before = sorted_maps.cumsum(-1) - sorted_maps

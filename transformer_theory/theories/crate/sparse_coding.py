@@ -13,7 +13,7 @@ Sources: :cite:t:`beck2009fast` (descent and rate); the duality gap is Fenchel's
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -21,13 +21,15 @@ from torch import Tensor
 
 from ...core.errors import NotConverged
 from ...core.threads import single_threaded
-from ...core.validation import converted, finite, integers, number, positive
+from ...core.validation import converted, finite, in_range, integers, number, positive
+from ...maths.linalg import binary_scale
 from ...models.crate.compression import Bases
 from ...models.crate.sparsification import Code, Dictionary, Tokens, check_dictionary, curvature, ista_step
 
 STEP_RTOL = 1e-6  # relative tolerance of the largest step: a caller's own 1/L may differ by rounding
 
 
+@in_range
 @converted(floats=("code", "tokens", "dictionary"))
 def lasso(code: Code, tokens: Tokens, dictionary: Dictionary, *, lam: float) -> Float[Tensor, "*batch"]:
     r"""Returns :math:`F(Z) = \tfrac12\|Y - Z D^\top\|^2 + \lambda \sum Z` of a non-negative code, per batch
@@ -39,7 +41,7 @@ def lasso(code: Code, tokens: Tokens, dictionary: Dictionary, *, lam: float) -> 
         dictionary: D, [d, m].
         lam: weight of the l1 norm.
     Raises:
-        ValueError: shapes or dtypes do not fit.
+        ValueError: shapes or dtypes do not fit, or a number is not finite or becomes so.
     """
     check_dictionary(tokens, dictionary)
     return 0.5 * (tokens - code @ dictionary.mT).square().sum((-2, -1)) + lam * code.sum((-2, -1))
@@ -54,6 +56,7 @@ def largest_step(dictionary: Dictionary) -> float:
     return 1 / curvature(dictionary)
 
 
+@in_range
 @single_threaded
 @converted(floats=("tokens", "dictionary", "start"))
 def ista(
@@ -110,6 +113,7 @@ class LassoSolution:
     steps: int
 
 
+@in_range
 @single_threaded
 @converted(floats=("tokens", "dictionary", "start"))
 def fista(
@@ -146,6 +150,9 @@ def fista(
     integers(max_steps=max_steps)
     L = curvature(dictionary)
     code = point = _start(tokens, dictionary, start)
+    # The problem is homogeneous, and squares of scaled tokens are in range.
+    c = float(binary_scale(tokens, tuple(range(tokens.ndim))))
+    tokens, lam, code, point = tokens / c, lam / c, code / c, point / c
     unit = (tokens @ dictionary).abs().amax(-1) / L
     momentum = torch.ones_like(unit).unsqueeze(-1)
     solution = _solution(code, tokens, dictionary, lam=lam, L=L, unit=unit, steps=0)
@@ -165,13 +172,13 @@ def fista(
         if solution.residual <= tol and bool(
             (solution.gap <= tol * (solution.objective - solution.gap)).all()
         ):
-            return solution
+            return _rescaled(solution, c)
     # Only for the message; a token of zeros has gap and objective 0.
     gap = float((solution.gap / solution.objective).nan_to_num(0.0).max())
     raise NotConverged(
         f"fista: residual and gap must fall to {tol:.1e}, got {solution.residual:.1e} and {gap:.1e} after "
         f"{max_steps} steps; raise max_steps or tol",
-        solution,
+        _rescaled(solution, c),
         solution.residual,
     )
 
@@ -228,6 +235,13 @@ def _solution(
     # A token of zeros has violation 0 and unit 0; the residual is then 0, not 0/0.
     residual = float(torch.where(violation > 0, violation / unit, 0.0).max())
     return LassoSolution(code, objective, _gap(code, difference, correlations, lam), residual, steps)
+
+
+def _rescaled(solution: LassoSolution, c: float) -> LassoSolution:
+    """Returns the solution of the problem whose tokens and lambda are c times as large."""
+    return replace(
+        solution, code=c * solution.code, objective=c * (c * solution.objective), gap=c * (c * solution.gap)
+    )
 
 
 def _start(tokens: Tensor, dictionary: Tensor, start: Tensor | None) -> Tensor:

@@ -27,8 +27,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.validation import converted, integers, positive, same_dtype
+from ...core.validation import converted, in_range, integers, positive, same_dtype
 from ...maths.linalg import logdet_identity_plus
+from ...metrics.coding.memberships import ordinary_scale
 from ...models.attention import tied_attention
 from ...models.crate.compression import (
     Bases,
@@ -50,6 +51,21 @@ from ...models.crate.compression import (
 Output = Float[Tensor, "K p d"]
 
 
+def _check_factor(name: str, factor: float, tokens: Tensor) -> None:
+    """Checks that a factor of tokens is a normal number in their precision.
+
+    Raises:
+        ValueError: the factor is not positive, or would become zero or infinite.
+    """
+    limits = torch.finfo(tokens.dtype)
+    if not limits.tiny <= factor <= limits.max:
+        raise ValueError(
+            f"{name} must be positive and in the range of {str(tokens.dtype).removeprefix('torch.')}, got "
+            f"{factor:.3g}; rescale the tokens, or pass float64"
+        )
+
+
+@in_range
 @converted(floats=("bases",))
 def lipschitz(bases: Bases, *, n: int, eps: float) -> float:
     r"""Returns L = beta ||sum_k U_k U_k^T||_2, a Lipschitz constant of the gradient of R^c (no unit).
@@ -68,6 +84,7 @@ def lipschitz(bases: Bases, *, n: int, eps: float) -> float:
     return expansion(bases, n=n, eps=eps) * float(torch.linalg.matrix_norm(concatenated, 2)) ** 2
 
 
+@in_range
 @converted(floats=("tokens", "bases"))
 def exact_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float) -> Tokens:
     r"""Takes a gradient step on the rate, :math:`Z - \kappa \nabla R^c(Z; U_{[K]})`, ``[*batch, n, d]``.
@@ -83,9 +100,11 @@ def exact_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float) -> Tok
         ValueError: shapes or dtypes do not fit, or ``kappa`` or ``eps`` is not positive and finite.
     """
     positive(kappa=kappa)
+    _check_factor("kappa", kappa, tokens)
     return tokens - kappa * rate_gradient(tokens, bases, eps=eps)
 
 
+@in_range
 @converted(floats=("tokens", "bases"))
 def mssa(tokens: Tokens, bases: Bases, *, eps: float, scale: float = 1.0) -> Tokens:
     r"""Returns MSSA(Z) = beta sum_k softmax(scale W_k W_k^T) W_k U_k^T, including the factor beta, ``[*batch,
@@ -98,9 +117,12 @@ def mssa(tokens: Tokens, bases: Bases, *, eps: float, scale: float = 1.0) -> Tok
         ValueError: shapes or dtypes do not fit, or ``eps`` is not positive and finite.
     """
     heads = tied_attention(coordinates(tokens, bases), scale=scale)
-    return expansion(bases, n=tokens.shape[-2], eps=eps) * (heads @ bases.mT).sum(-3)
+    beta = expansion(bases, n=tokens.shape[-2], eps=eps)
+    _check_factor("beta = p / (n eps^2)", beta, tokens)
+    return beta * (heads @ bases.mT).sum(-3)
 
 
+@in_range
 @converted(floats=("tokens", "bases"))
 def paper_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float) -> Tokens:
     r"""Takes the paper's compression step, :math:`(1 - \kappa\beta) Z + \kappa\beta\,\mathrm{MSSA}(Z)`,
@@ -111,9 +133,11 @@ def paper_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float) -> Tok
     """
     positive(kappa=kappa)
     share = kappa * expansion(bases, n=tokens.shape[-2], eps=eps)
+    _check_factor("kappa beta", share, tokens)
     return (1 - share) * tokens + share * mssa(tokens, bases, eps=eps)
 
 
+@in_range
 @converted(floats=("tokens", "bases", "output"))
 def released_step(
     tokens: Tokens, bases: Bases, output: Output, bias: Float[Tensor, " d"] | float = 0.0
@@ -147,10 +171,22 @@ def tssa_gradient(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: float) 
     Raises:
         ValueError: shapes or dtypes do not fit, or ``eps`` is not positive and finite.
     """
-    heads = shrinkage(coordinates(tokens, bases), pi, eps=eps)
-    return expansion(bases, n=tokens.shape[-2], eps=eps) * (heads @ bases.mT).sum(-3)
+    return _tssa_gradient(tokens, bases, pi, eps=eps)
 
 
+def _tssa_gradient(
+    tokens: Tokens, bases: Bases, pi: Memberships, *, eps: float, kappa: float = 1.0
+) -> Tokens:
+    """Returns ``kappa`` times :func:`tssa_gradient`. Squares of scaled tokens are in range."""
+    positive(eps=eps)
+    scaled, distortion, c = ordinary_scale(tokens, eps)
+    heads = shrinkage(coordinates(scaled, bases), pi, eps=distortion)
+    factor = kappa * expansion(bases, n=tokens.shape[-2], eps=eps) * c
+    _check_factor("kappa beta |Z|", factor, tokens)
+    return factor * (heads @ bases.mT).sum(-3)
+
+
+@in_range
 @converted(floats=("tokens", "bases"))
 def tssa_step(
     tokens: Tokens, bases: Bases, *, kappa: float, eps: float, temperature: Temperature = 1.0
@@ -162,8 +198,10 @@ def tssa_step(
         ValueError: shapes or dtypes do not fit, or ``kappa`` or ``eps`` is not positive and finite.
     """
     positive(kappa=kappa)
-    pi = memberships(coordinates(tokens, bases), temperature=temperature)
-    return tokens - kappa * tssa_gradient(tokens, bases, pi, eps=eps)
+    positive(kappa=kappa, eps=eps)
+    scaled = ordinary_scale(tokens, eps)[0]
+    pi = memberships(coordinates(scaled, bases), temperature=temperature)
+    return tokens - _tssa_gradient(tokens, bases, pi, eps=eps, kappa=kappa)
 
 
 @converted(floats=("tokens", "bases", "pi"))
@@ -225,6 +263,7 @@ def added_rates(tokens: Tokens, bases: Bases, *, eps: float, context: int) -> Fl
     return torch.cat([rates[..., :1], rates.diff(dim=-1)], dim=-1).to(tokens.dtype)
 
 
+@in_range
 @converted(floats=("tokens", "bases"))
 def causal_exact_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float, context: int) -> Tokens:
     r"""Moves every token down the gradient of its own term r_i of the rate, :math:`z_i - \kappa \nabla_{z_i}
@@ -234,6 +273,7 @@ def causal_exact_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float,
         ValueError: as in :func:`added_rates`, or ``kappa`` is not positive and finite.
     """
     positive(kappa=kappa)
+    _check_factor("kappa", kappa, tokens)
     return tokens - kappa * causal_rate_gradient(tokens, bases, eps=eps, context=context)
 
 

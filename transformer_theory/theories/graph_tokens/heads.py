@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ...core.validation import full_precision, number
+from ...core.validation import converted, full_precision, in_range, number
 from .identifiers import GraphTokens
 from .patterns import PATTERNS, Pattern, normalised_patterns
 
@@ -61,6 +61,7 @@ def pattern_heads(width: int) -> Float[Tensor, "15 address address"]:
     return torch.stack([pattern_head(pattern, width) for pattern in PATTERNS])
 
 
+@in_range
 @full_precision
 def head_scores(
     tokens: GraphTokens, heads: Float[Tensor, "heads address address"] | None = None
@@ -129,6 +130,7 @@ def query_rows(n: int) -> Bool[Tensor, "15 pairs"]:
     )
 
 
+@in_range
 def worst_error(maps: Float[Tensor, "15 pairs pairs"], n: int) -> float:
     """Returns the largest distance of an attention weight from the row-normalised pattern, over queries of
     the right type.
@@ -160,6 +162,8 @@ def in_precision(tokens: GraphTokens, dtype: torch.dtype) -> GraphTokens:
     )
 
 
+@in_range
+@converted(floats=("maps", "targets"), masks=("rows",))
 def overlap(
     maps: Float[Tensor, "15 pairs pairs"],
     targets: Float[Tensor, "15 pairs pairs"],

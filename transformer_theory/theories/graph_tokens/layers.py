@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.validation import full_precision, integers
+from ...core.validation import full_precision, in_range, integers
 from ...maths.linalg import vector_norm
 from .heads import attention_maps, query_rows
 from .identifiers import GraphTokens
@@ -48,6 +48,7 @@ class EquivariantLayer:
 Apply = Callable[[EquivariantLayer, Float[Tensor, "n n c"]], Float[Tensor, "n n d"]]
 
 
+@in_range
 @full_precision
 def by_sums(layer: EquivariantLayer, tensor: Float[Tensor, "n n c"]) -> Float[Tensor, "n n d"]:
     """Computes the layer from :func:`.pattern_sums`, ``[n, n, c']``."""
@@ -55,6 +56,7 @@ def by_sums(layer: EquivariantLayer, tensor: Float[Tensor, "n n c"]) -> Float[Te
     return torch.einsum("pijc,pcd->ijd", pattern_sums(tensor), layer.weights) + _bias(layer, tensor.shape[0])
 
 
+@in_range
 @full_precision
 def by_heads(
     layer: EquivariantLayer, tensor: Float[Tensor, "n n c"], tokens: GraphTokens, *, scale: float = SCALE

@@ -12,11 +12,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ...core.validation import full_precision
+from ...core.validation import converted, full_precision, in_range
 from ...maths.linalg import binary_scale
 
 
-@full_precision
+@in_range
+@converted(floats=("scores", "values"), masks=("mask",))
 def dual_part(
     scores: Float[Tensor, "*b q k"],
     values: Float[Tensor, "*b k v"],
@@ -31,7 +32,8 @@ def dual_part(
     count = allowed.sum(-1, keepdim=True).clamp(min=1)
     kept = scores.masked_fill(allowed == 0, 0.0)  # scores of masked keys may be infinite
     centred = (kept - kept.sum(-1, keepdim=True) / count) * allowed
-    return centred / count @ values
+    # A constant that is added to all values has no effect, but for the rounding errors of the centred scores.
+    return centred / count @ (values - values.mean(-2, keepdim=True))
 
 
 @full_precision

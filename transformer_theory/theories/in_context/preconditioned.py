@@ -25,11 +25,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.validation import full_precision, integers
+from ...core.validation import full_precision, in_range, integers
+from ...maths.linalg import binary_scale
 
 Square = Float[Tensor, "d d"]
 
 
+@in_range
 def fourth_moment(x: Float[Tensor, "*n d"]) -> Square:
     r"""Computes Q, the mean of :math:`\|x\|^2 x x^\top`, of samples ``[..., d]``; float64 ``[d, d]``.
 
@@ -47,6 +49,7 @@ def gaussian_fourth(covariance: Square) -> Square:
     return 2 * covariance @ covariance + covariance.trace() * covariance
 
 
+@in_range
 @full_precision
 def gamma(covariance: Square, N: int, *, noise: float = 0.0) -> Square:
     """Computes Gamma for Gaussian inputs, ``[d, d]``; for the arguments see :func:`preconditioner`."""
@@ -67,6 +70,7 @@ def second_moment(covariance: Square, N: int, *, noise: float = 0.0, fourth: Squ
     return Q / N + (1 - 1 / N) * covariance @ covariance + noise / N * covariance
 
 
+@in_range
 @full_precision
 def preconditioner(covariance: Square, N: int, *, noise: float = 0.0, fourth: Square | None = None) -> Square:
     """Computes the best matrix G of one layer, ``[d, d]``: the inverse of :func:`gamma` for Gaussian inputs.
@@ -84,6 +88,7 @@ def preconditioner(covariance: Square, N: int, *, noise: float = 0.0, fourth: Sq
     return torch.linalg.solve(second_moment(covariance, N, noise=noise, fourth=fourth), covariance).mT
 
 
+@in_range
 @full_precision
 def risk(G: Square, covariance: Square, N: int, *, noise: float = 0.0, fourth: Square | None = None) -> float:
     """Computes the mean squared error of the answers x^T G b; for the other arguments see
@@ -111,13 +116,19 @@ def answers_cosine(
     return inner / math.sqrt(first * second)
 
 
+@in_range
 @full_precision
 def optimal_step(covariance: Square, N: int, *, noise: float = 0.0, fourth: Square | None = None) -> float:
     """Computes the step of plain descent with the smallest risk; for the arguments see
     :func:`preconditioner`.
     """
-    B = second_moment(covariance, N, noise=noise, fourth=fourth)
-    return float((covariance @ covariance).trace() / (covariance @ B).trace())
+    _check(covariance, N, noise)
+    # The step is inverse to the scale of the covariance; products of scaled matrices are in range.
+    scale = float(binary_scale(covariance, (0, 1)))
+    fourth = None if fourth is None else fourth / scale / scale
+    covariance = covariance / scale
+    B = second_moment(covariance, N, noise=noise / scale, fourth=fourth)
+    return float((covariance @ covariance).trace() / (covariance @ B).trace()) / scale
 
 
 def check_step(G: Tensor, d: int) -> None:

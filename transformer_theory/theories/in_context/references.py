@@ -16,8 +16,8 @@ from torch import Generator, Tensor, nn
 from ...core.measurement import Measurement, Null, present
 from ...core.sources import Source
 from ...core.statistics import LADDER_DRAWS, permutations
-from ...core.validation import full_precision, integers, positive
-from ...maths.linalg import cosine
+from ...core.validation import as_float64, full_precision, in_range, integers, positive
+from ...maths.linalg import binary_scale, cosine
 from .preconditioned import check_step
 from .prompts import Prompts
 
@@ -31,6 +31,7 @@ NAME, SLOPE, OTHERS = (
 LEAST_NORM = 1e-10  # singular values below this share of the largest count as zero
 
 
+@in_range
 @full_precision
 def one_step(prompts: Prompts, G: Float[Tensor, "d d"]) -> Answers:
     """Computes x^T G b, one step of descent from zero, preconditioned by G ``[d, d]``.
@@ -78,6 +79,7 @@ def ridge(prompts: Prompts, strength: float) -> Answers:
     return (prompts.query * ridge_estimate(prompts, strength)).sum(1)
 
 
+@in_range
 @full_precision
 def recursive_least_squares(prompts: Prompts, strength: float) -> Float[Tensor, "n N"]:
     r"""Computes the answers after each example, ``[n, N]``, by the formula of Sherman and Morrison.
@@ -148,20 +150,22 @@ class Comparison:
     difference: float
 
 
+@in_range
 def compare_predictors(answers: Answers, references: Mapping[str, Answers]) -> dict[str, Comparison]:
-    """Compares a model's answers ``[n]`` with those of reference algorithms on the same prompts.
+    """Compares a model's answers ``[n]`` with those of reference algorithms on the same prompts, in float64.
 
     Raises:
         ValueError: lengths differ, or answers are all zero or not finite.
     """
-    return {
-        name: Comparison(
+    answers, found = as_float64("answers", answers), {}
+    for name, reference in references.items():
+        reference = as_float64("reference", reference)
+        found[name] = Comparison(
             float(cosine(answers, reference)),
             slope(answers, reference),
             float((answers - reference).square().mean()),
         )
-        for name, reference in references.items()
-    }
+    return found
 
 
 def slope(answers: Answers, reference: Answers) -> float:
@@ -170,13 +174,15 @@ def slope(answers: Answers, reference: Answers) -> float:
     Raises:
         ValueError: the reference is zero.
     """
+    scale = float(binary_scale(reference, 0))  # squares of the scaled reference are in range
+    reference = reference / scale
     size = float(reference.square().sum())
     if not size > 0:
         raise ValueError(
             "expected a reference with answers that are not all zero, got zeros; pass another matrix or "
             "other prompts"
         )
-    return float(answers @ reference) / size
+    return float((answers / scale) @ reference) / size
 
 
 @full_precision

@@ -28,7 +28,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.validation import full_precision, integers, positive
+from ...core.validation import full_precision, in_range, integers, positive
 from .descent import Head
 from .prompts import Prompts
 
@@ -177,6 +177,7 @@ def step_size(prompts: Prompts, strength: float, eta: float | None) -> float:
     return eta
 
 
+@in_range
 @full_precision
 def ridge_transformer(
     prompts: Prompts, strength: float, layers: int, *, eta: float | None = None
@@ -196,6 +197,7 @@ def ridge_transformer(
     )
 
 
+@in_range
 @full_precision
 def lasso_transformer(
     prompts: Prompts, strength: float, layers: int, *, eta: float | None = None
@@ -213,6 +215,7 @@ def lasso_transformer(
     )
 
 
+@in_range
 @full_precision
 def logistic_transformer(prompts: Prompts, eta: float, layers: int, *, knots: int = KNOTS) -> Estimates:
     """Runs descent with the step eta on the logistic loss of labels 0 and 1. Returns estimates ``[n, d]`` and
@@ -240,6 +243,7 @@ def link_error(knots: int = KNOTS) -> float:
     return float(np.abs(np.interp(u, places, expit(places)) - expit(u)).max())
 
 
+@in_range
 def select(
     prompts: Prompts, strengths: Sequence[float], *, layers: int = 100, held_out: int, temperature: float
 ) -> tuple[Float[Tensor, "n k"], Float[Tensor, "n k"], Float[Tensor, "n k"]]:

@@ -22,7 +22,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...core.validation import finite, full_precision
+from ...core.validation import converted, finite, full_precision, in_range
+from ...maths.linalg import binary_scale
 from ...models.attention import causal_mask, softmax
 from ...models.embedding import check_ids
 
@@ -147,7 +148,8 @@ def eigenvalue_share(matrix: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*bat
     return matrix.diagonal(dim1=-2, dim2=-1).sum(-1) / size
 
 
-@full_precision
+@in_range
+@converted(floats=("W_V", "W_O", "W_E", "W_U"))
 def copying_score(
     W_V: Float[Tensor, "*heads dim p"],
     W_O: Float[Tensor, "*heads p dim"],
@@ -163,4 +165,7 @@ def copying_score(
         ValueError: the shapes do not fit, a matrix is not finite, or a head has no eigenvalue other than 0.
     """
     _matching(W_E, W_V, W_O, W_U)
+    # the share does not depend on the scales, and products of scaled matrices are in range
+    W_E, W_U = (W / binary_scale(W, (0, 1)) for W in (W_E, W_U))
+    W_V, W_O = (W / binary_scale(W, (-2, -1)) for W in (W_V, W_O))
     return eigenvalue_share(W_O @ (W_U @ W_E) @ W_V)

@@ -24,7 +24,7 @@ from torch import Generator, Tensor, nn
 from ...core.measurement import Measurement
 from ...core.metric import ALL, ActivationKind, Activations, Metric, PerModule, Place
 from ...core.sources import Source
-from ...core.validation import full_precision, integers
+from ...core.validation import as_float, full_precision, in_range, integers
 from ...models.embedding import check_ids
 from ...probes.evaluation import evaluation, forward
 from ...probes.probing import probe
@@ -40,6 +40,7 @@ BLOCK, SMALLEST_BLOCK = 25, 4  # ids in a block, if the limits allow; the smalle
 UNRELATED = "unrelated blocks"
 
 
+@in_range
 @full_precision
 def score_weights(weights: Float[Tensor, "batch heads n n"]) -> Float[Tensor, "3 batch heads"]:
     """Returns previous-token, prefix-matching and duplicate-token score of each sequence and head.
@@ -54,6 +55,7 @@ def score_weights(weights: Float[Tensor, "batch heads n n"]) -> Float[Tensor, "3
             f"weights must be floats [batch, heads, 2P, 2P] with P >= 2, got {weights.dtype} "
             f"{list(weights.shape)}; pass those of a block that occurs twice"
         )
+    weights = as_float("weights", weights)
     places = ((i.to(weights.device), distance) for i, distance in zip(_queries(n), (1, n // 2 - 1, n // 2)))
     return torch.stack([weights[..., i, i - distance].mean(-1) for i, distance in places])
 

@@ -34,7 +34,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...core.validation import as_float64, as_int64, positive
+from ...core.validation import as_float64, as_int64, in_range, positive
 
 Rows = Float[Tensor, "*runs n M"]
 Counts = Float[Tensor, "n M"]
@@ -230,6 +230,7 @@ class Softmax:
         return logits
 
 
+@in_range
 def gaussian_block(
     contexts: Contexts,
     *,

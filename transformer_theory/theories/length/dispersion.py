@@ -28,9 +28,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ...core.validation import SHARES_ATOL, converted, finite, integers, number
+from ...core.validation import SHARES_ATOL, converted, finite, in_range, integers, number
 from ...maths.linalg import vector_norm
 
+SMALL_GAP, LARGE_SCORE = 0.5, 16.0  # nats
 Scores = Float[Tensor, "*batch n"]
 Rows = Float[Tensor, "*batch"]
 
@@ -67,7 +68,7 @@ def score_gap(scores: Scores, *, allowed: Bool[Tensor, "..."] | None = None) -> 
         ValueError: there are fewer than two keys, a score is NaN or +inf, or the mask does not fit.
     """
     check_scores(scores, keys=2)
-    count = torch.full_like(scores[..., 0], scores.shape[-1])
+    keys, count = None, torch.full_like(scores[..., 0], scores.shape[-1])
     if allowed is not None:
         if allowed.ndim > scores.ndim or any(
             a not in (1, s) for a, s in zip(allowed.shape[::-1], scores.shape[::-1])
@@ -75,15 +76,25 @@ def score_gap(scores: Scores, *, allowed: Bool[Tensor, "..."] | None = None) -> 
             raise ValueError(
                 f"allowed must be broadcastable to the scores {list(scores.shape)}, got {list(allowed.shape)}"
             )
-        scores = scores.masked_fill(~allowed, -math.inf)
-        count = allowed.expand(scores.shape).sum(-1).to(scores)
+        scores, keys = scores.masked_fill(~allowed, -math.inf), allowed.expand(scores.shape)
+        count = keys.sum(-1).to(scores)
     best = scores.argmax(-1, keepdim=True)
+    # differences, since large scores have no digits left for a logarithm
+    scores = scores - scores.gather(-1, best)
     # The others are summed without the largest score: 1 - a_max would lose all digits in a sharp head.
     others = scores.scatter(-1, best, -math.inf).logsumexp(-1)
-    gap = scores.gather(-1, best)[..., 0] - others + (count - 1).clamp(min=1).log()
+    rivals = (count - 1).clamp(min=1)
+    gap = rivals.log() - others
+    if bool((gap < SMALL_GAP).any()):
+        # A small gap is the difference of two logarithms of about the same size. Then the mean of
+        # e^(s_j - s_max) - 1 has all digits; the largest score adds zero to it.
+        change = torch.expm1(scores)
+        change = change if keys is None else change.masked_fill(~keys, 0)
+        gap = torch.where(gap < SMALL_GAP, -torch.log1p(change.sum(-1) / rivals), gap)
     return torch.where(count >= 2, gap, math.nan)
 
 
+@in_range
 @converted(floats=("gap",))
 def winner_weight(gap: Float[Tensor, "*batch"], n: float) -> Rows:
     r"""Returns :math:`1 / (1 + (n - 1) e^{-g})`, the weight of a key with gap g among n keys, ``[*batch]``.
@@ -92,10 +103,10 @@ def winner_weight(gap: Float[Tensor, "*batch"], n: float) -> Rows:
     its kind.
 
     Raises:
-        ValueError: n is below 1.
+        ValueError: n is below 1 or not finite, or a gap is NaN.
     """
-    if not number("n", n) >= 1:
-        raise ValueError(f"n must be at least 1, got {n}")
+    if not 1 <= number("n", n) < math.inf:
+        raise ValueError(f"n must be at least 1 and finite, got {n}")
     return torch.sigmoid(gap - math.log(max(n - 1, 1e-300)))
 
 
@@ -120,10 +131,16 @@ def kept_share(first: Float[Tensor, "*batch n"], others: Float[Tensor, "*batch m
         raise ValueError(
             f"first and others must share their batch, got {list(first.shape)} and {list(others.shape)}"
         )
-    check_scores(torch.stack([first.amax(-1), others.amax(-1)], -1), keys=1, weight=True)
+    largest = torch.stack([first.amax(-1), others.amax(-1)], -1)
+    check_scores(largest, keys=1, weight=True)
+    largest = largest.amax(-1, keepdim=True)
+    if bool((largest.abs() > LARGE_SCORE).any()):
+        # differences, since large scores have no digits left for a logarithm
+        first, others = first - largest, others - largest
     return torch.sigmoid(first.logsumexp(-1) - others.logsumexp(-1))
 
 
+@in_range
 @converted(float64=("scores", "values", "new_score", "new_value"))
 def one_token_change(
     scores: Float[Tensor, "*batch n"],
@@ -170,6 +187,7 @@ def one_token_change(
     return vector_norm(change, -1), 2 * torch.maximum(before[..., key], after[..., key]) * largest
 
 
+@in_range
 @converted(float64=("weights", "values"))
 def without_sink(
     weights: Float[Tensor, "*batch q n"], values: Float[Tensor, "*batch n d"], *, sink: int = 0
@@ -183,8 +201,8 @@ def without_sink(
         weights, values: attention weights and values, ``[*batch, q, n]`` and ``[*batch, n, d]``.
         sink: index of the sink.
     Raises:
-        ValueError: a query has all its weight on the sink, rows of weights do not sum to 1, shapes do not
-            fit, or there is no such key.
+        ValueError: a query has all its weight on the sink, rows of weights do not sum to 1, a value is not
+            finite, shapes do not fit, or there is no such key.
     """
     if weights.ndim < 2 or values.ndim < 2 or weights.shape[-1] != values.shape[-2]:
         raise ValueError(

@@ -15,19 +15,27 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ...core.validation import converted, finite, integers
+from ...core.validation import converted, finite, in_range, integers, number
 from .dynamics import unit
 
 SAME = 0.999  # cosine above which two tokens belong to one cluster
 
 
+@in_range
 @converted(floats=("X",))
 def energy(X: Float[Tensor, "*batch n d"], *, beta: float) -> Float[Tensor, "*batch"]:
-    """Computes E(X) of the directions of the tokens, ``[*batch]``."""
+    """Computes E(X) of the directions of the tokens, ``[*batch]``.
+
+    Raises:
+        ValueError: there is no token, or beta or a token is not finite.
+    """
     X = unit(X)
-    return torch.exp(beta * (X @ X.mT - 1)).mean((-2, -1))
+    # Rounding moves a cosine beyond 1, and that of a token with itself away from 1, which a large beta shows.
+    same = torch.eye(X.shape[-2], dtype=torch.bool, device=X.device)
+    return torch.exp(beta * (X @ X.mT - 1).clamp(max=0).masked_fill(same, 0)).mean((-2, -1))
 
 
+@in_range
 @converted(floats=("X",))
 def mean_cosine(X: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
     """Computes the mean cosine of the pairs of different tokens, at least two, ``[*batch]``."""
@@ -48,7 +56,7 @@ def count_clusters(
         same: smallest cosine of neighbours.
         valid: tokens that count, ``[batch, n]``; None: all.
     Raises:
-        ValueError: the tokens are not finite, or not ``[batch, n, d]``.
+        ValueError: the tokens are not finite, or not ``[batch, n, d]``, or ``same`` is no cosine.
     """
     from scipy.sparse.csgraph import connected_components
 
@@ -56,6 +64,8 @@ def count_clusters(
         raise ValueError(
             f"tokens must be [batch, n, d], got the shape {tuple(X.shape)}; add the batch by X[None]"
         )
+    if not -1 <= number("same", same) <= 1:
+        raise ValueError(f"same must be a cosine, in [-1, 1], got {same}")
     finite(tokens=X)
     X = unit(X)
     near = (X @ X.mT > same).cpu().numpy()

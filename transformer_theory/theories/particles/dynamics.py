@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...core.errors import NotConverged
-from ...core.validation import converted, full_precision, positive
+from ...core.validation import converted, full_precision, in_range, positive
 from ...maths.linalg import directions
 
 Tokens = Float[Tensor, "*batch n d"]
@@ -65,17 +65,35 @@ def unit(X: Tokens) -> Tokens:
     return directions(X)
 
 
+@in_range
 @converted(floats=("X", "Y"))
 def tangent(X: Tokens, Y: Tokens) -> Tokens:
-    """Projects each Y_i onto the tangent space of the sphere at the unit vector X_i."""
+    """Projects each Y_i onto the tangent space of the sphere at the unit vector X_i.
+
+    Raises:
+        ValueError: a number is not finite, or becomes so.
+    """
+    return _tangent(X, Y)
+
+
+def _tangent(X: Tokens, Y: Tokens) -> Tokens:
     return Y - (X * Y).sum(-1, keepdim=True) * X
 
 
+@in_range
 @converted(floats=("X", "bilinear"))
 def attention(
     X: Tokens, *, beta: float, bilinear: Tensor | None = None, causal: bool = False
 ) -> Float[Tensor, "*batch n n"]:
-    """Softmax of the scores beta x_i B x_j^T by rows; with ``causal`` over j <= i only."""
+    """Softmax of the scores beta x_i B x_j^T by rows; with ``causal`` over j <= i only.
+
+    Raises:
+        ValueError: beta, a token or a matrix is not finite, or a score leaves the range of floating point.
+    """
+    return _attention(X, beta=beta, bilinear=bilinear, causal=causal)
+
+
+def _attention(X: Tokens, *, beta: float, bilinear: Tensor | None = None, causal: bool = False) -> Tensor:
     keys = X if bilinear is None else X @ bilinear.mT
     scores = beta * (X @ keys.mT)
     if causal:
@@ -84,6 +102,7 @@ def attention(
     return torch.softmax(scores, -1)
 
 
+@in_range
 @converted(floats=("X", "bilinear", "value"))
 def softmax_field(
     X: Tokens,
@@ -101,10 +120,12 @@ def softmax_field(
         bilinear: B of the scores ``[d, d]``; None: the identity.
         value: V ``[d, d]``; None: the identity.
         causal: whether token i attends to the tokens j <= i only.
+    Raises:
+        ValueError: beta, a token or a matrix is not finite, or a score leaves the range of floating point.
     """
     X = unit(X)
     moved = X if value is None else X @ value
-    return tangent(X, attention(X, beta=beta, bilinear=bilinear, causal=causal) @ moved)
+    return _tangent(X, _attention(X, beta=beta, bilinear=bilinear, causal=causal) @ moved)
 
 
 @converted(floats=("X", "value"))
@@ -116,7 +137,7 @@ def unnormalised_field(X: Tokens, *, beta: float, value: Tensor | None = None) -
     """
     X = unit(X)
     moved = X if value is None else X @ value
-    field = tangent(X, torch.exp(beta * (X @ X.mT)) @ moved / X.shape[-2])
+    field = _tangent(X, torch.exp(beta * (X @ X.mT)) @ moved / X.shape[-2])
     if not bool(field.isfinite().all()):
         raise ValueError(
             f"the field must be finite, got NaN or infinity for beta = {beta:g}; reduce beta or check the "
@@ -125,13 +146,17 @@ def unnormalised_field(X: Tokens, *, beta: float, value: Tensor | None = None) -
     return field
 
 
+@in_range
 @converted(floats=("Z",))
 def pre_norm_field(Z: Tokens, *, beta: float) -> Tokens:
     """Velocity of the stream of pre-norm layers with V = I: attention over the directions, neither projected
     nor normalised.
+
+    Raises:
+        ValueError: beta or a token is not finite.
     """
     X = unit(Z)
-    return attention(X, beta=beta) @ X
+    return _attention(X, beta=beta) @ X
 
 
 @full_precision

@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ...core.validation import integers, positive
+from ...core.validation import in_range, integers, positive
 from .dynamics import increasing_times
 
 LARGEST_LOG = 709.0  # logarithm of the largest float, rounded down
@@ -105,6 +105,7 @@ def common_cosine(
     return solved.y[0]
 
 
+@in_range
 def consensus_estimate(t: float, *, n: int, beta: float) -> float:
     """Computes the upper bound of 1 - g(t) in SA from orthogonal tokens, which holds from t_0 = n e^beta / 2
     on.
@@ -141,6 +142,7 @@ def separation_time(*, beta: float, cosine: float) -> float:
     return math.exp(beta * (1 - cosine)) / (2 * beta * (1 - cosine**2))
 
 
+@in_range
 def layer_cosine(cosine: float, *, n: float, beta: float) -> float:
     """Computes the cosine of the outputs of one layer of attention, V = I and no skip, on n unit vectors of
     the given pairwise cosine.

@@ -37,7 +37,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ...core.statistics import fixed_generator
-from ...core.validation import converted
+from ...core.validation import converted, in_range
 
 PERMUTED = "permuted sequences at each position"
 CHUNK = 2**24  # numbers that one chunk of draws gathers
@@ -88,6 +88,7 @@ class Sums:
         return tuple((self.draws[:, 0] / self.draws[:, 1]).tolist())
 
 
+@in_range
 @converted(floats=("u",))
 def pair_sums(u: Float[Tensor, "n T d"], valid: Bool[Tensor, "n T"], *, draws: int = 0) -> Sums:
     """Computes the sums of one batch of sequences.
@@ -148,7 +149,12 @@ def _pair(sums: Tensor, squares: Tensor, v: Tensor, counts: Tensor) -> Float[Ten
 def directions(tokens: Float[Tensor, "n T d"]) -> tuple[Float[Tensor, "n T d"], Bool[Tensor, "n T"]]:
     """Returns the directions of the tokens, zero where there is none, and which tokens have one: not zero,
     and finite.
+
+    Raises:
+        ValueError: the tokens have no entries.
     """
+    if not tokens.shape[-1]:
+        raise ValueError(f"tokens must be [n, T, d] with d >= 1, got {list(tokens.shape)}")
     size = tokens.norm(dim=-1, keepdim=True)
     # Squares of ordinary tokens are in range; only others need the largest entry first.
     if bool(((size > NORMAL[0]) & (size < NORMAL[1])).all()):

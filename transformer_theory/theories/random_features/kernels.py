@@ -26,20 +26,28 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.validation import converted, full_precision, number
+from ...core.validation import converted, in_range, number
 
 Inputs = Float[Tensor, "n tokens d"]
 CHUNK = 2**24  # entries of the largest temporary array
 LARGEST = 1e45  # the kernel has degree 6 in the tokens, so larger ones would overflow
 
 
-@full_precision
+@in_range
+@converted(floats=("inner", "left", "right"))
 def arc_cosine(
     inner: Float[Tensor, "*shape"], left: Float[Tensor, "..."], right: Float[Tensor, "..."]
 ) -> Float[Tensor, "*shape"]:
     """Computes the kernel of relu from inner products and norms, which are broadcast; zero where a norm is
     zero.
+
+    Raises:
+        ValueError: a number is not finite, or becomes so.
     """
+    return _arc_cosine(inner, left, right)
+
+
+def _arc_cosine(inner: Tensor, left: Tensor, right: Tensor) -> Tensor:
     norms = left * right
     # Rounding may push the cosine beyond 1, where the arc cosine is not a number.
     cosine = (inner / norms.clamp_min(torch.finfo(inner.dtype).tiny)).clamp(-1, 1)
@@ -47,6 +55,7 @@ def arc_cosine(
     return norms / (2 * math.pi) * (angle.sin() + (math.pi - angle) * cosine)
 
 
+@in_range
 @converted(float64=("x", "y"))
 def attention_kernel(
     x: Inputs, y: Float[Tensor, "m others d"] | None = None, *, spread: float = 0.0
@@ -79,11 +88,12 @@ def attention_kernel(
             inner = (
                 inner + spread**2 * _correlations(part)[:, None, :, None] * _correlations(y)[None, :, None, :]
             )
-        values = arc_cosine(inner, norms[0][start : start + rows, None, :, None], norms[1][None, :, None, :])
+        values = _arc_cosine(inner, norms[0][start : start + rows, None, :, None], norms[1][None, :, None, :])
         parts.append((values * keys).mean((2, 3)))
     return torch.cat(parts)
 
 
+@in_range
 @converted(float64=("x", "y"))
 def mlp_kernel(x: Inputs, y: Float[Tensor, "m tokens d"] | None = None) -> Float[Tensor, "n m"]:
     """Computes the kernel of a random-feature MLP on the concatenated tokens and a one, ``[n, m]``.
@@ -104,7 +114,7 @@ def mlp_kernel(x: Inputs, y: Float[Tensor, "m tokens d"] | None = None) -> Float
         )
     a, b = x.flatten(1), y.flatten(1)
     left, right = ((1 + each.square().sum(1)).sqrt() for each in (a, b))
-    return arc_cosine(1 + a @ b.mT, left[:, None], right[None])
+    return _arc_cosine(1 + a @ b.mT, left[:, None], right[None])
 
 
 def check(name: str, inputs: Tensor) -> None:

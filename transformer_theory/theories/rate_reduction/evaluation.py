@@ -10,13 +10,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...core.validation import converted, integers
+from ...core.validation import converted, finite, in_range, integers
 from ...maths.linalg import binary_scale
 from ...metrics.coding.memberships import with_labels
 
 RANK, NEIGHBOURS = 30, 5  # settings of the published evaluation
 
 
+@in_range
 @converted(floats=("train", "test"), labels=("labels",))
 def nearest_subspace(
     train: Float[Tensor, "n d"], labels: Int[Tensor, " n"], test: Float[Tensor, "m d"], *, rank: int
@@ -32,9 +33,10 @@ def nearest_subspace(
     Returns:
         Predicted classes, ``[m]``.
     Raises:
-        ValueError: rank is below 1, or the subspace of a class is the whole space.
+        ValueError: a sample is not finite, rank is below 1, or the subspace of a class is the whole space.
         TypeError: rank is not an integer.
     """
+    finite(train=train, test=test)
     test = test / binary_scale(test, -1)  # the largest projection does not depend on the scale
     bases = principal_subspaces(train, labels, rank=rank)
     inside = torch.stack([torch.linalg.vector_norm(test @ basis.mT, dim=-1) for basis in bases.values()])

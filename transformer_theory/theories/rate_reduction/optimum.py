@@ -43,11 +43,12 @@ from ...core.threads import single_threaded
 from ...core.validation import converted, integers, positive
 from ...maths.linalg import orthonormalise
 from ...metrics.coding import rate_reduction
-from ...metrics.coding.memberships import with_labels
+from ...metrics.coding.memberships import check_eps, with_labels
 from .problem import check_integers, check_ranks, sorted_labels
 
 # largest rate reduction, relative to the coding rate, that may be rounding of logarithms in float64
 ROUNDING = 1e-10
+SERIES = 1e-2  # below it ten terms of the series of log(1 + x) - x are exact, and the difference is not
 RANK_RTOL = 1e-3  # smallest singular value that `disorder` counts, relative to the largest one of the class
 
 
@@ -82,6 +83,7 @@ def flat_reduction(sizes: Sequence[int], ranks: Sequence[int], dim: int, *, eps:
     """
     check_ranks(sizes, ranks, dim)
     positive(eps=eps)
+    check_eps(eps)
     n = sum(sizes)
     return float(sum(_gain(np.array([r]), size, n, dim, eps)[0] for size, r in zip(sizes, ranks)))
 
@@ -108,6 +110,7 @@ def optimum(sizes: Sequence[int], dim: int, *, eps: float, budget: Sequence[int]
         TypeError: dim is not an integer.
     """
     positive(eps=eps)
+    check_eps(eps)
     integers(dim=dim)
     if any(not isinstance(size, Integral) or size < 0 for size in sizes) or not sum(sizes):
         raise ValueError(f"class sizes must be integers >= 0 with at least one sample, got {list(sizes)}")
@@ -166,7 +169,15 @@ def exact_reduction(reduction: float, rate: float) -> float:
 def _gain(ranks: np.ndarray, size: int, n: int, dim: int, eps: float) -> np.ndarray:
     """Returns h_j of the module docstring at each rank, in nats."""
     share, scale = size / n, dim * size / (n * eps**2)
-    return 0.5 * ranks * (np.log1p(scale / ranks) - share * np.log1p(scale / (share * ranks)))
+    # The parts of first order cancel exactly, so they are left out of both logarithms.
+    return 0.5 * ranks * (log1p_less(scale / ranks) - share * log1p_less(scale / (share * ranks)))
+
+
+def log1p_less(x: np.ndarray) -> np.ndarray:
+    """Computes log(1 + x) - x for x >= 0, to the relative precision of float64."""
+    small = np.minimum(x, SERIES)
+    series = sum((-1) ** (k + 1) * small**k / k for k in range(2, 11))
+    return np.where(x < SERIES, series, np.log1p(x) - x)
 
 
 def largest_rank(size: int, n: int, dim: int, *, eps: float) -> float:
@@ -180,7 +191,12 @@ def largest_rank(size: int, n: int, dim: int, *, eps: float) -> float:
 
     Returns:
         :math:`\sqrt{n_j/n}\, d/\epsilon^2`.
+    Raises:
+        ValueError: a number of samples or a dimension is below 1, or eps is not positive.
     """
+    integers(size=size, n=n, dim=dim)
+    positive(eps=eps)
+    check_eps(eps)
     return (size / n) ** 0.5 * dim / eps**2
 
 
@@ -247,6 +263,7 @@ def maximise(
             f"for classes of {list(sizes)}"
         )
     positive(eps=eps)
+    check_eps(eps)
     integers(steps=steps)
     labels = sorted_labels(sizes)
     # The product of an [n_j, r_j] and a transposed [d, r_j] factor has at most rank r_j, and rescaling fixes

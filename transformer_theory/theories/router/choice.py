@@ -68,11 +68,14 @@ def gumbel_softmax(scores: Scores, noise: Scores, *, temperature: float = 1.0, h
     soft = torch.softmax(noisy / temperature, -1)
     if math.isnan(float(soft.detach().sum())):
         check_largest(noisy)
-        # The quotient by a very low temperature was infinite. The softmax of differences is the same.
-        soft = torch.softmax((noisy - noisy.detach().amax(-1, keepdim=True)) / temperature, -1)
+        # The quotient by a very low temperature was infinite, or the temperature zero in float32. The softmax
+        # of differences is the same.
+        difference = (noisy - noisy.detach().amax(-1, keepdim=True)).double()
+        soft = torch.softmax(difference / temperature, -1).to(noisy.dtype)
     if not hard:
         return soft
-    chosen = torch.zeros_like(soft).scatter(-1, soft.argmax(-1, keepdim=True), 1.0)
+    # not the largest weight, which scores with small differences share after rounding
+    chosen = torch.zeros_like(soft).scatter(-1, noisy.argmax(-1, keepdim=True), 1.0)
     return chosen + soft - soft.detach()
 
 

@@ -62,15 +62,20 @@ def relative_gains(
     r"""Returns measured and predicted gains :math:`r = (c_l / c_{l'})^2 - 1` of all pairs of distinct tokens
     of each class.
 
-    Pairs with equal probabilities are omitted, since r(0) = 0.
+    Pairs with equal probabilities are omitted, since r(0) = 0. A gain beyond the largest number is infinite.
 
     Args:
         classes: K classes over S tokens.
         logits: Z over time in a flow that starts at zero, ``[t, Q, S]``.
         tokens: tokens to pair in each class, bool ``[K, S]``. None: its distinct tokens.
+    Raises:
+        ValueError: the logits do not belong to the tokens of the classes.
     """
     pairable = classes.distinct() if tokens is None else tokens
     P = classes.conditional
+    needed = [int(classes.query.max()) + 1, P.shape[1]]
+    if logits.ndim != 3 or logits.shape[1] < needed[0] or logits.shape[2] != needed[1]:
+        raise ValueError(f"logits must be [t, Q, S] with [Q, S] = {needed}, got {list(logits.shape)}")
     triples = []
     for n in range(classes.classes):
         candidates = pairable[n].nonzero()[:, 0]

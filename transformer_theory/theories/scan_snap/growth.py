@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.validation import converted
+from ...core.validation import converted, in_range
 from .closed_form import B, Gamma, gamma, scanning_time
 
 SLOPE_RTOL = 0.1  # relative distance of dB/dln t to 1/2 up to which growth counts as logarithmic
@@ -47,6 +47,7 @@ class Growth:
     per_loglog: Float[Tensor, "*times"]
 
 
+@in_range
 @converted(float64=("t",))
 def growth_exponents(
     t: Float[Tensor, "*times"], *, classes: int, vocab_size: int, eta_y: float, eta_z: float, overlap: float

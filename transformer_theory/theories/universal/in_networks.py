@@ -105,9 +105,12 @@ def smallest_distance(
         group: number of the group of each token.
         context: fingerprint of the context of each token.
     Returns:
-        The distance, None if no two contexts of one group differ, and the number of pairs.
+        The distance, None if no two contexts of one group differ or a number is not finite, and the number of
+        pairs.
     """
     x = outputs.double()
+    if not bool(x.isfinite().all() and context.isfinite().all()):
+        return None, 0
     x = x / binary_scale(x, (0, 1))
     spread, least, pairs = float((x - x.mean(0)).square().sum(1).mean().sqrt()), float("inf"), 0
     counts = torch.bincount(group)

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from ...core.validation import SHARES_ATOL, converted, integers
+from ...core.validation import SHARES_ATOL, converted, in_range, integers
 from .patches import LINEAR, check_numbers
 
 
@@ -154,6 +154,7 @@ def patch_association(A: Float[Tensor, "D D"], groups: Int[Tensor, " D"]) -> Ass
     return Association(ranking, float(group_mass(S, groups)), chance(len(groups), check_groups(groups)))
 
 
+@in_range
 @converted(float64=("S",), int64=("groups",))
 def mean_margin(
     S: Float[Tensor, "D D"], groups: Int[Tensor, " D"], *, q: float, linear: float = LINEAR

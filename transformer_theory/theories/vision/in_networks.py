@@ -34,7 +34,7 @@ from ...core.metric import SHARED, WORDS, ActivationKind, Activations, Grid, Per
 from ...core.sources import Source
 from ...core.statistics import fixed_generator, permutations
 from ...core.theory import InNetworks
-from ...core.validation import converted
+from ...core.validation import converted, in_range
 from ...metrics.token_layout import mean_query
 from .on_data import words_of
 from .relevance import most_relevant, word_posteriors
@@ -300,6 +300,8 @@ def _mass(maps: Float[Tensor, "n heads T"], top: Bool[Tensor, "n T"]) -> Float[T
 
 
 @converted(floats=("K", "L"))
+@in_range
+@converted(floats=("K", "L"))
 def hsic(K: Float[Tensor, "n n"], L: Float[Tensor, "n n"]) -> Float[Tensor, ""]:
     r"""Computes the unbiased estimator of the Hilbert-Schmidt independence criterion from two Gram matrices
     of n >= 4 samples.
@@ -309,7 +311,8 @@ def hsic(K: Float[Tensor, "n n"], L: Float[Tensor, "n n"]) -> Float[Tensor, ""]:
     1\bigr) / (n(n-3))`.
 
     Raises:
-        ValueError: there are fewer than four samples, or the matrices differ in size.
+        ValueError: there are fewer than four samples, the matrices differ in size, or a number is not finite
+            or becomes so.
     """
     n = len(K) if K.ndim else 0
     if n < 4 or not K.shape == L.shape == (n, n):
@@ -317,10 +320,13 @@ def hsic(K: Float[Tensor, "n n"], L: Float[Tensor, "n n"]) -> Float[Tensor, ""]:
             f"K and L must be Gram matrices of the same n >= 4 samples, got {list(K.shape)} and "
             f"{list(L.shape)}; add samples"
         )
-    free = 1 - torch.eye(n, dtype=K.dtype, device=K.device)
+    # Constants that are added to a matrix cancel, which takes the digits of float64.
+    dtype = K.dtype
+    free = 1 - torch.eye(n, dtype=torch.float64, device=K.device)
     K, L = K * free, L * free
     k, m = K.sum(1), L.sum(1)
-    return ((K * L).sum() + k.sum() * m.sum() / ((n - 1) * (n - 2)) - 2 * (k @ m) / (n - 2)) / (n * (n - 3))
+    value = ((K * L).sum() + k.sum() * m.sum() / ((n - 1) * (n - 2)) - 2 * (k @ m) / (n - 2)) / (n * (n - 3))
+    return value.to(dtype)
 
 
 class LayerSimilarity(PerModule):

@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from ...core.validation import converted, integers, number, positive
+from ...core.validation import converted, in_range, integers, number, positive
 
 SHRINKAGE = 5.0  # kappa, images
 
@@ -127,7 +127,8 @@ def relevant_share(
     return float((total / counts.clamp(min=1) >= threshold)[cell].double().mean())
 
 
-@converted(reals=("weights", "relevance"))
+@in_range
+@converted(floats=("weights", "relevance"))
 def relevant_mass(
     weights: Float[Tensor, "n *heads places"], relevance: Float[Tensor, "n places"], *, share: float = 0.2
 ) -> Float[Tensor, "n *heads"]:
@@ -139,8 +140,8 @@ def relevant_mass(
         relevance: relevance of the patches, ``[n, places]``.
         share: share of the patches that count as relevant; at least one.
     Raises:
-        ValueError: the shapes do not fit, numbers are NaN, weights are negative, or the share lies outside
-            (0, 1).
+        ValueError: the shapes do not fit, numbers are NaN, weights are negative or infinite, or the share
+            lies outside (0, 1).
     """
     if (
         relevance.ndim != 2

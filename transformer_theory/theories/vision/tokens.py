@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Generator, Tensor, nn
 
-from ...core.validation import converted, integers, number, positive
+from ...core.validation import converted, in_range, integers, number, positive
 from ...models.embedding import build
 from ...training.fitting import fit
 from ...training.tasks import StreamTask
@@ -131,7 +131,8 @@ class AttentionReLU(nn.Module):
         return (torch.relu(self.weights(tokens) @ values) @ self.output).mean(-1)
 
 
-@converted(reals=("weights",), masks=("relevant",))
+@in_range
+@converted(floats=("weights",), masks=("relevant",))
 def attention_mass(
     weights: Float[Tensor, "*batch T keys"], relevant: Bool[Tensor, "*batch keys"]
 ) -> Float[Tensor, "*batch"]:
@@ -142,7 +143,7 @@ def attention_mass(
         weights: attention, ``[*batch, T, keys]``.
         relevant: mask, ``[*batch, keys]``.
     Raises:
-        ValueError: the mask does not fit the keys.
+        ValueError: the mask does not fit the keys, there is no query, or a weight is not finite.
     """
     if relevant.shape != (*weights.shape[:-2], weights.shape[-1]):
         raise ValueError(

@@ -36,6 +36,7 @@ TIGHT: Mapping[str, float] = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_f
 NOTEBOOK_ATOL = 1e-7  # the released notebook counts the singular values above this as rank
 
 Norm = Callable[[np.ndarray], float]
+LARGEST_P = 1e6  # a larger power leaves no digits between the dual power and 1
 
 
 @single_threaded
@@ -56,10 +57,13 @@ def lp_max_margin(constraints: Constraints, *, p: float, tol: float = OTHER_KKT_
         NotConverged: the residual stayed above ``tol``; ``state`` is the last iterate.
         TypeError: ``constraints`` is not :class:`~..constraint_set.Constraints`, or ``p`` or ``tol`` is not a
             number.
-        ValueError: ``p`` is less than 1, ``tol`` is not positive, or ``constraints`` is a batch.
+        ValueError: ``p`` is less than 1, or finite but above 1e6, ``tol`` is not positive, or ``constraints``
+            is a batch.
     """
     if not number("p", p) >= 1:
         raise ValueError(f"p must be at least 1, got {p}; smaller powers do not define norms")
+    if LARGEST_P < p < math.inf:
+        raise ValueError(f"p must be at most {LARGEST_P:g} or infinite, got {p:g}; pass math.inf")
     check_type("constraints", constraints, Constraints, hint=HINT)
     dual_p = math.inf if p == 1 else 1.0 if p == math.inf else p / (p - 1)
 

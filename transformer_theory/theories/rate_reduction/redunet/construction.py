@@ -42,7 +42,8 @@ from jaxtyping import Float, Inexact, Int
 from torch import Tensor
 
 from ....core.validation import finite, integers, positive
-from ....metrics.coding.memberships import check_integers
+from ....maths.linalg import LARGEST_FLOAT32_CONDITION
+from ....metrics.coding.memberships import check_eps, check_integers
 from ....metrics.coding.resolvents import rate_and_inverse
 
 
@@ -59,6 +60,7 @@ def guaranteed_step(n: int, dim: int, *, eps: float) -> float:
     """
     integers(n=n, dim=dim)
     positive(eps=eps)
+    check_eps(eps)
     return 8 * n * eps**2 / (9 * dim)
 
 
@@ -149,9 +151,16 @@ def grow(
 
 
 def _operators(rows: Tensor, sizes: Tensor, lengths: list[int], eps: float) -> tuple[Tensor, Tensor]:
-    return operators(
-        torch.stack([members.mH @ members for members in rows.split(lengths, -2)]), sizes, eps=eps
-    )
+    """Computes the operators and rates of features sorted by class, in float64 if float32 would lose digits
+    of the identity.
+    """
+    dtype = rows.dtype
+    largest = rows.shape[-1] / eps**2 * float(rows.abs().square().sum(-1).amax())
+    if largest > LARGEST_FLOAT32_CONDITION:
+        rows = rows.to(torch.promote_types(dtype, torch.float64))
+    moments = torch.stack([members.mH @ members for members in rows.split(lengths, -2)])
+    layer_operators, rates = operators(moments, sizes, eps=eps)
+    return layer_operators.to(dtype), rates.to(dtype.to_real())
 
 
 @dataclass(frozen=True)
@@ -255,4 +264,6 @@ def check_settings(*, layers: int, eps: float, step: float, sharpness: float) ->
         TypeError: layers is not an integer, or another setting is not a number.
     """
     integers(layers=layers)
-    positive(eps=eps, step=step, sharpness=sharpness)
+    positive(eps=eps)
+    check_eps(eps)
+    positive(step=step, sharpness=sharpness)

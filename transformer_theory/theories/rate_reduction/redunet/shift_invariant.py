@@ -49,7 +49,7 @@ import torch
 from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
-from ....core.validation import converted, finite, same_dtype
+from ....core.validation import converted, finite, in_range, same_dtype
 from .construction import Constructed, check_samples, check_settings, class_sizes, grow
 
 
@@ -255,6 +255,7 @@ def random_filters(
     return filters / torch.linalg.vector_norm(filters.flatten(1), dim=1).view(-1, *[1] * (1 + len(size)))
 
 
+@in_range
 @converted(floats=("samples", "filters"))
 def lift(
     samples: Float[Tensor, "n c *grid"], filters: Float[Tensor, "channels c *size"]
@@ -288,6 +289,7 @@ def lift(
     return torch.fft.irfftn(product, s=grid, dim=axes).clamp(min=0)
 
 
+@in_range
 @converted(floats=("images",))
 def polar(images: Float[Tensor, "n c h w"], *, rings: int, angles: int) -> Float[Tensor, "n rows angles"]:
     r"""Samples images on rings around their centre, by bilinear interpolation with zeros outside the image.
@@ -300,13 +302,14 @@ def polar(images: Float[Tensor, "n c h w"], *, rings: int, angles: int) -> Float
     Returns:
         Samples ``[n, rings * c, angles]``, ring by ring within each channel.
     Raises:
-        ValueError: images are not ``[n, c, h, w]``, or rings or angles is below 1.
+        ValueError: images are not ``[n, c, h, w]`` or not finite, or rings or angles is below 1.
     """
     if images.ndim != 4 or 0 in images.shape:
         raise ValueError(
             f"images must have shape [n, c, h, w], no side empty, got {list(images.shape)}; add a channel "
             "axis"
         )
+    finite(images=images)
     if min(rings, angles) < 1:
         raise ValueError(f"rings and angles must be at least 1, got {rings} and {angles}")
     height, width = images.shape[2:]

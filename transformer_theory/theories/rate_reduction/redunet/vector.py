@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from ....core.validation import converted, finite, positive, same_dtype
 from ....metrics.coding import unit_norm
+from ....metrics.coding.memberships import check_eps
 from .construction import Constructed, Growth, check_samples, check_settings, class_sizes, grow
 
 
@@ -90,6 +91,7 @@ def layer(features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], *, eps: flo
         TypeError: labels are not integers.
     """
     positive(eps=eps)
+    check_eps(eps)
     sizes = class_sizes(labels, len(features))
     rows = features[torch.argsort(labels, stable=True)]
     return _layers(_grow(rows, sizes, steps=0, eps=eps, step=0.0))[0]

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
     from matplotlib.lines import Line2D
 
+# a cache of fonts that cannot be written is made again the next time
+logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
+
 COLOURS = {  # of networks, of the data in their features ("raw"), and of null distributions
     "network": "#5B6470",
     "ViT": "#4477AA",

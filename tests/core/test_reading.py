@@ -170,6 +170,14 @@ def test_what_unpacks_to_more_than_the_free_memory_is_refused_before_it_is_unpac
     assert read_arrays(tmp_path / "a.npz")["tokens"].shape == (1000, 100)
 
 
+def test_much_that_is_packed_into_little_is_refused(tmp_path, monkeypatch):
+    np.savez_compressed(tmp_path / "a.npz", tokens=np.zeros((1000, 100)))
+    assert read_arrays(tmp_path / "a.npz")["tokens"].shape == (1000, 100)
+    monkeypatch.setattr(reading, "PACKED_BYTES", 100_000)
+    with pytest.raises(ValueError, match=r"GiB packed into a file of .* store it without compression"):
+        read_arrays(tmp_path / "a.npz")
+
+
 def test_a_long_text_is_refused(tmp_path, monkeypatch):
     (tmp_path / "a.json").write_text("[" + 1000 * "1, " + "1]")
     monkeypatch.setattr(reading, "free_memory", lambda: 1000)

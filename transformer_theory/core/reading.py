@@ -18,6 +18,8 @@ import numpy as np
 from .errors import reason
 from .memory import free_memory, gib
 
+# an archive of more bytes than this that is smaller than its contents by more than this factor
+PACKED_BYTES, PACKED = 2**30, 100
 COPIES = 3  # copies of its contents that a reader has in memory at a time
 # what numpy's reader raises for a damaged file
 DAMAGED = (
@@ -136,8 +138,8 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
     Raises:
         FileNotFoundError, PermissionError: see :func:`check_file`.
-        ValueError: it is damaged, no ``.npz``, holds objects, or unpacks to more than the free memory. The
-            message says what was got ("tokens as an array of Python objects, ...").
+        ValueError: it is damaged, no ``.npz``, holds objects, unpacks to more than the free memory, or to
+            more than a hundred times its size and a GiB. The message says what was got ("tokens as an array of Python objects, ...").
     """
     check_file(path)
     path.open("rb").close()  # raises PermissionError, which is_zipfile would hide
@@ -146,7 +148,13 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     arrays = {}
     try:
         with zipfile.ZipFile(path) as archive:
-            check_size(path, sum(entry.file_size for entry in archive.infolist()))
+            size = sum(entry.file_size for entry in archive.infolist())
+            check_size(path, size)
+            if size > PACKED_BYTES and size > PACKED * path.stat().st_size:
+                raise ValueError(
+                    f"{gib(size)} packed into a file of {gib(path.stat().st_size)}, which is hardly data; if it "
+                    "is, store it without compression"
+                )
             for entry in archive.infolist():
                 name = entry.filename.removesuffix(".npy")
                 with archive.open(entry) as file:

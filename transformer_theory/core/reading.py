@@ -139,7 +139,8 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     Raises:
         FileNotFoundError, PermissionError: see :func:`check_file`.
         ValueError: it is damaged, no ``.npz``, holds objects, unpacks to more than the free memory, or to
-            more than a hundred times its size and a GiB. The message says what was got ("tokens as an array of Python objects, ...").
+            more than a hundred times its size and a GiB. The message says what was got ("tokens as an array
+            of Python objects, ...").
     """
     check_file(path)
     path.open("rb").close()  # raises PermissionError, which is_zipfile would hide
@@ -152,8 +153,8 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
             check_size(path, size)
             if size > PACKED_BYTES and size > PACKED * path.stat().st_size:
                 raise ValueError(
-                    f"{gib(size)} packed into a file of {gib(path.stat().st_size)}, which is hardly data; if it "
-                    "is, store it without compression"
+                    f"{gib(size)} packed into a file of {gib(path.stat().st_size)}, which is hardly data; if "
+                    "it is, store it without compression"
                 )
             for entry in archive.infolist():
                 name = entry.filename.removesuffix(".npy")

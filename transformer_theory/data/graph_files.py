@@ -341,7 +341,8 @@ def read_graphml(file: Path) -> "list[tuple[str, nx.Graph]]":
     """
     check_file(file)
     try:
-        root = ElementTree.parse(file).getroot()
+        # at once: expat reads a token without end again with each further part of a file
+        root = ElementTree.fromstring(file.read_bytes())
         if _tag(root) != "graphml":
             raise ValueError(f"its outermost element is {_tag(root)}")
         graphs = [element for element in root if _tag(element) == "graph"]

@@ -256,7 +256,8 @@ def test_a_full_disk_is_reported_in_one_line(buffering):
             "cite", "yu2020learning", env={**os.environ, "PYTHONUNBUFFERED": ""} | buffering, stdout=full
         )
         _, text = running.communicate(timeout=60)
-    assert text == "transformer-theory: [Errno 28] No space left on device\n"
+    line = "cannot write (no space left on device); free some space, or choose another --out"
+    assert text == f"transformer-theory: {line}\n"
     assert running.returncode == 2
 
 

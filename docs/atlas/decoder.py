@@ -1,6 +1,6 @@
 """The decoder of the page about trained networks: a small causal language model that forms induction heads.
 
-``python docs/atlas/decoder.py OUT TEXT [TEXT ...] --minutes 110`` trains a tokenizer (byte-level BPE) and a
+``python docs/atlas/decoder.py OUT TEXT [TEXT ...]`` trains a tokenizer (byte-level BPE) and a
 decoder of the Llama type on texts, files or folders of Python sources, and writes both in the layout of
 ``transformers`` to OUT, with the learning curve in OUT/curve.jsonl.
 
@@ -134,9 +134,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("texts", type=Path, nargs="+", help="text files, and folders of Python sources")
-    parser.add_argument("--minutes", type=float, default=110)
-    parser.add_argument("--width", type=int, default=384)
-    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--minutes", type=float, default=62)
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--layers", type=int, default=4)
     options = parser.parse_args()
     torch.manual_seed(0)
     files, sources = texts_of(options.texts)

@@ -70,7 +70,7 @@ def test_a_single_array(tmp_path):
 def test_a_text_file_and_a_folder(tmp_path):
     (tmp_path / "a.npz").write_text("tokens")
     refused(tmp_path / "a.npz", "must be an .npz")
-    refused(tmp_path, "must be an .npz")
+    refused(tmp_path, "must be a file, got a folder")
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])

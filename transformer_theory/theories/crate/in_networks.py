@@ -276,7 +276,8 @@ class Sparsity(PerModule):
         output = activations.output
         finite = output.sum((1, 2), dtype=torch.float64).isfinite()
         output = output if bool(finite.all()) else output[finite]
-        return torch.tensor([len(output), float(nonzeros(output).double().sum())], dtype=torch.float64)
+        total = float(nonzeros(output).double().sum()) if len(output) else 0.0
+        return torch.tensor([len(output), total], dtype=torch.float64)
 
     def rows(
         self, place: Place, sums: Float[Tensor, "2"], *, draws: int, generator: torch.Generator | None

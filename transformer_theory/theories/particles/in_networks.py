@@ -39,7 +39,7 @@ from ...core.metric import ActivationKind, Activations, PerModule, Place
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, evenly_spaced, permutations
 from ...core.theory import InNetworks, Response
-from .within_between import PERMUTED, Sums, directions, pair_sums, position_permutations, shuffled
+from .within_between import PERMUTED, Sums, directions, position_permutations, shuffled, unchecked_sums
 
 NAME, SOURCE = "particles", Source("geshkovski2025mathematical", status="own")
 SHARE = "within-less-between cosine, share of its largest value"
@@ -82,7 +82,7 @@ class SequenceClusters(PerModule):
         found = torch.ones_like(valid) if kept is None else kept[:, keep]
         valid = valid & found
         left = found.sum() - valid.sum()
-        sums = pair_sums(u.float(), valid, draws=self.draws if n > 1 else 0)
+        sums = unchecked_sums(u.float(), valid, draws=self.draws if n > 1 else 0)
         draws = sums.draws.flatten() if n > 1 else u.new_zeros(2 * self.draws).double()
         head = torch.stack([torch.full_like(left, n), left, valid.sum()]).double()
         return torch.cat([head, sums.pairs, sums.variance, sums.within, draws]).cpu()

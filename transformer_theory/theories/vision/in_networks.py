@@ -301,7 +301,6 @@ def _mass(maps: Float[Tensor, "n heads T"], top: Bool[Tensor, "n T"]) -> Float[T
 
 @converted(floats=("K", "L"))
 @in_range
-@converted(floats=("K", "L"))
 def hsic(K: Float[Tensor, "n n"], L: Float[Tensor, "n n"]) -> Float[Tensor, ""]:
     r"""Computes the unbiased estimator of the Hilbert-Schmidt independence criterion from two Gram matrices
     of n >= 4 samples.
@@ -320,8 +319,13 @@ def hsic(K: Float[Tensor, "n n"], L: Float[Tensor, "n n"]) -> Float[Tensor, ""]:
             f"K and L must be Gram matrices of the same n >= 4 samples, got {list(K.shape)} and "
             f"{list(L.shape)}; add samples"
         )
+    return _hsic(K, L)
+
+
+def _hsic(K: Float[Tensor, "n n"], L: Float[Tensor, "n n"]) -> Float[Tensor, ""]:
+    """Computes :func:`hsic` without checks."""
+    n, dtype = len(K), K.dtype
     # Constants that are added to a matrix cancel, which takes the digits of float64.
-    dtype = K.dtype
     free = 1 - torch.eye(n, dtype=torch.float64, device=K.device)
     K, L = K * free, L * free
     k, m = K.sum(1), L.sum(1)
@@ -373,7 +377,7 @@ class LayerSimilarity(PerModule):
             self.count, self.images, self.gram = n, images, gram
         first = self.gram[kept][:, kept]
         if len(gram) >= 4:
-            sums[2:] = torch.stack([hsic(first, gram), hsic(gram, gram), hsic(first, first)])
+            sums[2:] = torch.stack([_hsic(first, gram), _hsic(gram, gram), _hsic(first, first)])
         return sums
 
     def rows(

@@ -24,6 +24,7 @@ from .terminal import NAME, error_line
 
 INTERRUPTED = 130
 AGAIN = 0.3  # seconds until an interruption that was lost is raised again
+ALARM = getattr(signal, "SIGALRM", None)  # the signal of the timer; Windows has none
 WRITING = ("compare", "run", "report")  # commands that always write files; verify writes some if given --out
 MEASURING = ("compare", "intervene", "measure", "probe", "reach", "train")  # commands that measure networks
 
@@ -125,15 +126,14 @@ def _interruptible() -> Iterator[None]:
     """
 
     def interrupt(number: int, frame: object) -> None:
-        signal.setitimer(signal.ITIMER_REAL, AGAIN, AGAIN)
+        if ALARM in replaced:
+            signal.setitimer(signal.ITIMER_REAL, AGAIN, AGAIN)
         if not _is_handled():
             raise Interrupted
 
-    defaults = {
-        signal.SIGTERM: signal.SIG_DFL,
-        signal.SIGINT: signal.default_int_handler,
-        signal.SIGALRM: signal.SIG_DFL,
-    }
+    defaults = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    if ALARM is not None:
+        defaults[ALARM] = signal.SIG_DFL
     # only this thread may set signal handlers
     main_thread = threading.current_thread() is threading.main_thread()
     replaced = [
@@ -152,7 +152,7 @@ def _interruptible() -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = print_unraisable
-        if replaced:
+        if ALARM in replaced:
             signal.setitimer(signal.ITIMER_REAL, 0)
         for number in replaced:
             signal.signal(number, defaults[number])

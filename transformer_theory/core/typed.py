@@ -61,7 +61,7 @@ def _check(hint: Any) -> Callable[[Any], bool]:
             and len(value) == len(parts)
             and all(part(each) for part, each in zip(parts, value))
         )
-    if isinstance(origin, type) and issubclass(origin, Mapping):
+    if origin in (dict, Mapping):
         key, item = parts
         return lambda value: isinstance(value, origin) and all(key(k) and item(v) for k, v in value.items())
     return lambda value: isinstance(value, origin or hint)

@@ -111,14 +111,14 @@ MUTANTS = (
     ),
     # Within less between.
     Mutant(
-        f"{P}.within_between.pair_sums",
+        f"{P}.within_between.unchecked_sums",
         "u.sum(0) / counts[:, None]",
         "(u.sum((0, 1)) / counts.sum()).expand(T, d)",
         "missing term",
         "one mean for all positions",
     ),
     Mutant(
-        f"{P}.within_between.pair_sums",
+        f"{P}.within_between.unchecked_sums",
         "T * (T - 1.0) * (n - 1)",
         "T * T * (n - 1.0)",
         "wrong factor",

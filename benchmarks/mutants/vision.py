@@ -113,21 +113,21 @@ MUTANTS = (
     ),
     # Estimators.
     Mutant(
-        f"{VISION}.in_networks.hsic",
+        f"{VISION}.in_networks._hsic",
         "free = 1 - torch.eye",
         "free = 1 + 0 * torch.eye",
         "missing term",
         "HSIC with the diagonal",
     ),
     Mutant(
-        f"{VISION}.in_networks.hsic",
+        f"{VISION}.in_networks._hsic",
         "- 2 * (k @ m) / (n - 2)",
         "",
         "missing term",
         "HSIC without the cross term",
     ),
     Mutant(
-        f"{VISION}.in_networks.hsic",
+        f"{VISION}.in_networks._hsic",
         "(K * L).sum() +",
         "(K * L).sum() -",
         "flipped sign",

@@ -1,4 +1,4 @@
-"""Writing where there is no room: a small file system (as root), and a limit on the size of files."""
+"""Writing where there is no space: a small file system (as root), and a limit on the size of files."""
 
 import contextlib
 import ctypes
@@ -48,7 +48,7 @@ def mount(place: Path, size: int) -> None:
 
 
 def attack(box: Box, name: str, size: str, kind: str) -> list[str]:
-    """Runs a command whose folder has too little room, and judges message and files."""
+    """Runs a command whose folder has too little space, and judges message and files."""
     for each in ("images", "tokens.npz", "net.py", "compared", "reached", "trained"):
         box.take(each)
     disk = box.work / "disk"
@@ -78,7 +78,7 @@ def judge(outcome: Outcome, disk: Path, kept: bool) -> list[str]:
         if hidden := re.search(r"\S*/\.[^/\s.]\S*", lines[-1]):
             wrong.append(f"names a hidden draft: {hidden[0]}")
         if "disk" not in lines[-1]:
-            wrong.append(f"does not say where there is no room: {lines[-1][:200]}")
+            wrong.append(f"does not say where there is no space: {lines[-1][:200]}")
     elif outcome.code == 1:
         wrong.append(f"a full disk is reported with code 1: {lines[-1:]}")
     files = [path for path in disk.rglob("*") if path.is_file()]

@@ -58,13 +58,14 @@ def error_line(error: Exception, flags: Mapping[str, str]) -> str:
 
 def _of_system(error: OSError) -> str:
     """Returns the message of an error that the operating system has raised."""
+    from ..core.errors import reason
     from ..core.files import FULL
 
     place = f" {error.filename}" if error.filename else ""
-    reason = (error.strerror or type(error).__name__).lower()
+    cause = reason(error).lower()
     if error.errno in FULL:
         place = place and f" to{place}"
-        return f"cannot write{place} ({reason}); free some space, or choose another --out"
+        return f"cannot write{place} ({cause}); free some space, or choose another --out"
     if isinstance(error, PermissionError):
-        return f"cannot open{place} ({reason}); change its permissions, or choose another path"
-    return f"cannot open{place} ({reason}); check the path"
+        return f"cannot open{place} ({cause}); change its permissions, or choose another path"
+    return f"cannot open{place} ({cause}); check the path"

@@ -1,11 +1,29 @@
-"""Checks of token ids, which may be numpy arrays, tensors or lists."""
+"""Token ids, which may be numpy arrays, tensors, lists or a file: reading and checks."""
+
+from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from ..core.reading import check_file, read_array
+
 LIMIT = 2**63  # ids are int64
+
+
+def read_integers(path: Path) -> np.ndarray:
+    """Reads a ``.npy`` file of integers; :func:`integer_tensor` checks that they are.
+
+    Raises:
+        FileNotFoundError, PermissionError: see :func:`.check_file`.
+        ValueError: it is no file, or no array.
+    """
+    check_file(path)
+    try:
+        return read_array(path)
+    except ValueError as error:
+        raise ValueError(f"{path} must be an array of integers, got {error}") from error
 
 
 def integer_tensor(values: np.ndarray | Tensor, name: str, *, shape: str) -> Int[Tensor, "..."]:

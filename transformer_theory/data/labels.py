@@ -6,9 +6,9 @@ from pathlib import Path
 from jaxtyping import Int
 from torch import Tensor
 
-from ..core.reading import check_file, read_array
+from ..core.reading import check_file
 from ..core.validation import as_labels
-from .ids import integer_tensor
+from .ids import integer_tensor, read_integers
 
 
 def read_text(path: str | Path, expected: str) -> str:
@@ -45,12 +45,7 @@ def read_labels(path: str | Path, *, numbers: Mapping[str, int] | None = None) -
     """
     path = Path(path)
     if path.suffix == ".npy" and path.is_file():
-        check_file(path)
-        try:
-            array = read_array(path)
-        except ValueError as error:
-            raise ValueError(f"{path} must be an array of integers, got {error}") from error
-        return as_labels(str(path), integer_tensor(array, str(path), shape="[n]"))
+        return as_labels(str(path), integer_tensor(read_integers(path), str(path), shape="[n]"))
     lines = read_text(path, "one label per line").rstrip().split("\n")
     return classes_of([line.strip() for line in lines], str(path), numbers=numbers)
 

@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from ..core.reading import check_file, read_array, read_json
-from ..data.ids import integer_tensor
+from ..core.reading import read_json
+from ..data.ids import integer_tensor, read_integers
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 # names of the longest sequence in configurations
@@ -291,11 +291,7 @@ def read_ids(path: str | Path, *, length: int, sequences: int | None) -> Int[Ten
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; expected a text, or ids in a .npy file")
-    check_file(path)
-    try:
-        array = read_array(path)
-    except ValueError as error:
-        raise ValueError(f"{path} must be an array of integers, got {error}") from error
+    array = read_integers(path)
     if array.ndim == 2:
         return integer_tensor(array[:sequences], str(path), shape="[n, seq]")
     return windows(integer_tensor(array, str(path), shape="[n]"), length=length, sequences=sequences)

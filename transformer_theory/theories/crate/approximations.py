@@ -110,7 +110,7 @@ def gradient_error(
     integers(minimum=0, terms=terms)
     radius = spectral_radii(tokens, bases, eps=eps)
     scaled, distortion, _ = ordinary_scale(tokens, eps)
-    # Squares of small and large eigenvalues have no room in float32.
+    # Squares of small and large eigenvalues leave the range of float32.
     singular = torch.linalg.svdvals(coordinates(scaled.double(), bases.double()))
     x = expansion(bases, n=tokens.shape[-2], eps=distortion) * singular.square()
     exact = singular / (1 + x)

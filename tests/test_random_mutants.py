@@ -321,7 +321,7 @@ def test_claims_tests_and_survivors(copy, source, tmp_path):
     # the recording is read again, and made again if a test has changed
     assert copy.recording("toy", tmp_path / "toy.json") == recording
     stored = json.loads((tmp_path / "toy.json").read_text())
-    (tmp_path / "toy.json").write_text(json.dumps({**stored, "digest": "another"}))
+    (tmp_path / "toy.json").write_text(json.dumps({**stored, "code": "another"}))
     assert copy.recording("toy", tmp_path / "toy.json")[1].keys() == tests.keys()
 
 

@@ -1,11 +1,12 @@
-"""Random mutants: small errors that a program writes into the theories, and which of them the claims and the
-tests detect.
+"""Random mutants: small errors that a program writes into the theories and into the parts that they stand on,
+and which of them the claims and the tests detect.
 
 The mutants of :mod:`benchmarks.mutants` were written with the claims in mind. Here :mod:`.operators` lists
 every place of a theory's modules where one of ten kinds of change can be made on the syntax tree, and
 :func:`sample` draws from that list. :mod:`.runs` writes each drawn change into a copy of the package and runs
 the theory's quick claims and then its tests, in fresh processes. ``python -m benchmarks.random_mutants``
 stores the outcomes as they come in ``docs/random_mutants.json``, from which the page of the claims is made.
+The subpackages of :data:`FRAME` have no claims, and the tests of the whole library judge their mutants.
 
 Cosmic Ray 8.7 and mutmut 3.8 have no operators for axes, minimum and maximum, mean and sum or the order of
 arguments, draw no sample per theory, and know tests but no claims, so they would replace little of this.
@@ -19,6 +20,7 @@ from pathlib import Path
 from .operators import OPERATORS, Change, changes, possible
 
 SEED, COUNT = 47, 15
+FRAME = ("core", "data", "probes", "report", "training")  # subpackages that the theories stand on
 PICTURES = ("figure", "plot")  # modules and folders with one of these in their name draw
 
 
@@ -28,7 +30,7 @@ class Mutant:
 
     Attributes:
         name: fixed by the text around the change, so that it stays when other lines change.
-        theory: name of the theory.
+        theory: name of the theory, or of one of :data:`FRAME`.
         file: path from the root of the repository.
         change: what is changed, and where.
     """
@@ -39,8 +41,13 @@ class Mutant:
     change: Change
 
 
+def folder_of(root: Path, package: str, part: str) -> Path:
+    """Returns the folder of a theory, or of one of :data:`FRAME`."""
+    return root / package / (part if part in FRAME else f"theories/{part}")
+
+
 def modules(folder: Path) -> list[Path]:
-    """Returns the modules of a theory that do more than draw, sorted."""
+    """Returns the modules of a folder that do more than draw, sorted."""
     found = folder.rglob("*.py")
     return sorted(
         path
@@ -50,15 +57,15 @@ def modules(folder: Path) -> list[Path]:
 
 
 def candidates(root: Path, package: str, theory: str) -> list[Mutant]:
-    """Returns all mutants of a theory, in the order of the text.
+    """Returns all mutants of a theory, or of one of :data:`FRAME`, in the order of the text.
 
     Args:
         root: folder that holds the package.
-        package: name of the package, whose folder ``theories`` holds the theory.
-        theory: name of the theory.
+        package: name of the package.
+        theory: name of the theory or of the subpackage.
     """
     found, seen = [], dict[tuple[str, ...], int]()
-    for path in modules(root / package / "theories" / theory):
+    for path in modules(folder_of(root, package, theory)):
         file = path.relative_to(root).as_posix()
         for change in changes(path.read_bytes()):
             key = (file, change.function, change.operator, change.text, change.old, change.new)

@@ -4,7 +4,8 @@
 ``--again`` runs those that were not detected once more, after tests were added; their records say that they
 were missed at first. ``--seed 49 --count 5 --page FILE`` judges another sample, against which no test was
 written: that of ``docs/random_mutants_fresh.json``, which also has the shares that former ones had.
-``--list`` shows the sample.
+``--list`` shows the sample. ``core data probes report training --count 30 --page
+docs/random_mutants_frame.json`` judges the parts that the theories stand on.
 ``--file FILE`` runs the mutants of a JSON file instead, a list of objects with name, theory, file, old, new
 and what, where old must occur once in the file; nothing is stored.
 """
@@ -28,7 +29,7 @@ from benchmarks.__main__ import header
 from transformer_theory.core.files import replacing
 from transformer_theory.theories import THEORIES
 
-from . import COUNT, SEED, Mutant, sample
+from . import COUNT, FRAME, SEED, Mutant, sample
 from .operators import FUNCTIONS, Change, names_bound, qualified
 from .runs import SEEDS, Copy, Record
 
@@ -37,6 +38,7 @@ PAGE = ROOT / "docs" / "random_mutants.json"
 EQUIVALENT = Path(__file__).with_name("equivalent.json")
 RECORDINGS = ROOT / "runs" / "random_mutants"
 DETECTED = ("claims", "tests")
+PARTS = (*THEORIES, *FRAME)
 
 
 def read(file: Path, root: Path = ROOT) -> list[Mutant]:
@@ -91,7 +93,7 @@ def records_of(mutants: Iterable[Mutant]) -> dict[str, dict[str, Any]]:
 
 def shown(record: dict[str, Any]) -> str:
     """Returns one line about a mutant."""
-    place = f"{record['file'].split('/theories/', 1)[-1]}:{record['line']}"
+    place = f"{record['file'].removeprefix('transformer_theory/').removeprefix('theories/')}:{record['line']}"
     change = f"{record['old']} -> {record['new'] or '(left out)'}"
     return f"{record['theory']:16s} {place}  {record['operator']}: {' '.join(change.split())}"
 
@@ -114,7 +116,7 @@ class Runner:
     def recording(self, theory: str) -> tuple[Record, Record]:
         copy = self.copies.get()
         try:
-            return copy.recording(theory, RECORDINGS / f"{theory}.json")
+            return copy.recording(theory, RECORDINGS / f"{'frame' if theory in FRAME else theory}.json")
         finally:
             self.copies.put(copy)
 
@@ -159,7 +161,7 @@ def store(
         elif record["outcome"] == "equivalent":  # its proof was taken back
             record = record | {"outcome": "undetected", "by": ""}
         found.append(record)
-    found.sort(key=lambda one: (THEORIES.index(one["theory"]), one["file"], one["line"], one["name"]))
+    found.sort(key=lambda one: (PARTS.index(one["theory"]), one["file"], one["line"], one["name"]))
     stored = {"made": header(workers).splitlines(), "seed": seed, "seeds": list(SEEDS), "mutants": found}
     if former:
         stored["former"] = list(former)
@@ -173,7 +175,9 @@ def main(arguments: list[str]) -> int:
         prog="python -m benchmarks.random_mutants",
         description="writes random errors and runs claims and tests",
     )
-    parser.add_argument("theories", nargs="*", metavar="THEORY", help="default: all")
+    parser.add_argument(
+        "theories", nargs="*", metavar="THEORY", help="or a part of the frame; default: all theories"
+    )
     parser.add_argument("--workers", type=int, default=1, choices=(1, 2), help="processes (default 1)")
     parser.add_argument("--count", type=int, default=COUNT, help=f"mutants of each theory (default {COUNT})")
     parser.add_argument("--seed", type=int, default=SEED, help=f"seed of the sample (default {SEED})")
@@ -185,8 +189,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--list", action="store_true", help="show the sample and run nothing")
     parser.add_argument("--file", type=Path, help="mutants of a JSON file instead of the sample")
     options = parser.parse_args(arguments)
-    if unknown := [name for name in options.theories if name not in THEORIES]:
-        parser.error(f"unknown theory {unknown[0]!r}; there are: {', '.join(THEORIES)}")
+    if unknown := [name for name in options.theories if name not in PARTS]:
+        parser.error(f"unknown theory {unknown[0]!r}; there are: {', '.join(PARTS)}")
     names = tuple(options.theories) or THEORIES
     if options.file:
         listed = read(options.file)

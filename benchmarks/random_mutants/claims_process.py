@@ -45,7 +45,7 @@ def verified(plan: dict[str, Any]) -> dict[str, Any]:
         if name not in claims:
             return {"by": f"{name} is missing", "undecided": []}
         if plan["record"]:
-            clear_caches(f"{plan['package']}.theories.{plan['theory']}")
+            clear_caches([f"{plan['package']}.theories.{plan['theory']}"])
             with calls.on():
                 found = outcome(claims[name], plan["seeds"])
             records[name] = {

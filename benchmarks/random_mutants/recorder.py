@@ -1,7 +1,7 @@
 """A pytest plugin that records which functions each test executes, or runs chosen tests in a given order.
 
 The file that :data:`PLAN` names holds a JSON object. ``{"record": FILE}`` runs all tests and stores for each
-its processor time, whether it passed and the functions of the theory that it executes, those of its fixtures
+its processor time, whether it passed and the functions in "folders" that it executes, those of its fixtures
 included. ``{"tests": [...], "report": FILE}`` runs these tests in this order and stores the first that fails.
 """
 
@@ -9,8 +9,7 @@ import json
 import os
 import sys
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
@@ -46,22 +45,23 @@ class Calls:
             sys.settrace(before)
             threading.settrace(None)  # type: ignore
 
-    def functions(self, folder: Path) -> set[str]:
-        """Returns the functions in files below a folder, as ``path::qualified name``; one that is written
-        inside of another counts as both.
+    def functions(self, root: Path, folders: Sequence[str] = ("",)) -> set[str]:
+        """Returns the functions in files below folders of the root, as ``path::qualified name``; one that is
+        written inside of another counts as both.
         """
-        start, found = f"{folder}{os.sep}", set()
+        starts, found = tuple(f"{root}{os.sep}{folder}" for folder in folders), set()
         for code in self.codes:
-            if code.co_filename.startswith(start):
-                file, parts = code.co_filename[len(start) :], code.co_qualname.split(".<locals>.")
+            if code.co_filename.startswith(starts):
+                file, parts = os.path.relpath(code.co_filename, root), code.co_qualname.split(".<locals>.")
                 found |= {f"{file}::{'.<locals>.'.join(parts[: n + 1])}" for n in range(len(parts))}
         return found
 
 
-def clear_caches(package: str) -> None:
-    """Forgets the stored results of a package's functions, so that the next caller executes them."""
+def clear_caches(folders: Sequence[str]) -> None:
+    """Forgets the stored results of functions of packages, so that the next caller executes them."""
+    starts = tuple(f"{folder.replace('/', '.')}." for folder in folders)
     for name, module in list(sys.modules.items()):
-        if module is not None and f"{name}.".startswith(f"{package}."):
+        if module is not None and f"{name}.".startswith(starts):
             for value in list(vars(module).values()):
                 if callable(clear := getattr(value, "cache_clear", None)):
                     clear()
@@ -70,7 +70,7 @@ def clear_caches(package: str) -> None:
 class Recording:
     """Plugin that records."""
 
-    def __init__(self, plan: dict[str, str]) -> None:
+    def __init__(self, plan: dict) -> None:
         self.plan, self.root = plan, Path.cwd()
         self.tests, self.fixtures = dict[str, dict](), dict[int, set[str]]()
         self.calls = Calls()
@@ -81,24 +81,24 @@ class Recording:
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item, nextitem):
-        clear_caches(self.plan["package"])
+        clear_caches(self.plan["folders"])
         self.calls = Calls()
-        started = time.process_time()
+        started = sum(os.times()[:4])  # with the processes that it starts
         with self.calls.on():
             yield
-        executed = self.calls.functions(self.root)
+        executed = self.calls.functions(self.root, self.plan["folders"])
         for name in getattr(item, "fixturenames", ()):
             for definition in item._fixtureinfo.name2fixturedefs.get(name, ()):
                 executed |= self.fixtures.get(id(definition), set())
         record = self.tests.setdefault(item.nodeid, {"passed": True})
-        record |= {"seconds": round(time.process_time() - started, 3), "functions": sorted(executed)}
+        record |= {"seconds": round(sum(os.times()[:4]) - started, 3), "functions": sorted(executed)}
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_fixture_setup(self, fixturedef, request):
         calls = Calls()
         with calls.on():
             yield
-        self.fixtures[id(fixturedef)] = calls.functions(self.root)
+        self.fixtures[id(fixturedef)] = calls.functions(self.root, self.plan["folders"])
 
     def pytest_runtest_logreport(self, report):
         record = self.tests.setdefault(report.nodeid, {"passed": True})

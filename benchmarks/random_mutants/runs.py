@@ -1,7 +1,8 @@
 """Runs mutants in a copy of the package: first the theory's quick claims, then its tests.
 
 Its tests are those in its folder, those of its claims among the tests of all claims, and the files of metrics
-and of the core that name it. A recording without any change tells which functions each claim and each test
+and of the core that name it; the tests of a part of the frame are those of the library without the theories,
+metrics and models. A recording without any change tells which functions each claim and each test
 executes and how long it takes. For a mutant only those run that execute the changed function, and the
 quickest first. A test that does not execute it cannot see it, up to results that a fixture or an object has
 kept: the other tests of the same files follow. What is outside of functions concerns the functions that use
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import Mutant, modules
+from . import FRAME, Mutant, folder_of, modules
 from .operators import DEFINITIONS, FUNCTIONS, qualified
 from .recorder import CLAIMS
 
@@ -33,6 +34,13 @@ START, FACTOR = (
 PLAN = "RANDOM_MUTANTS_PLAN"  # variable with the path of the plan of pytest
 RECORDING = 1800  # seconds of processor time of a recording
 SHARED = ("theories", "metrics", "core")  # folders of tests whose files may name a theory
+ELSEWHERE = ("theories", "metrics", "models", "problems")  # folders of tests of other parts than the frame
+PROGRAMS = (
+    "test_mutants.py",
+    "test_random_mutants.py",
+    "test_same_numbers.py",
+)  # tests of programs like this
+BATCH = 8  # files of tests that one process records
 HERE = Path(__file__).resolve().parent
 Record = dict[str, dict[str, Any]]  # name -> seconds, functions, passed
 
@@ -76,13 +84,10 @@ class Copy:
     def of(
         cls, source: Path, root: Path, package: str = "transformer_theory", seconds: float = 300.0
     ) -> "Copy":
-        """Copies the package, its tests and this program to an empty folder."""
-        skipped = shutil.ignore_patterns("__pycache__")
-        for name in (package, "tests"):
-            shutil.copytree(source / name, root / name, ignore=skipped)
-        shutil.copytree(HERE, root / "benchmarks" / "random_mutants", ignore=skipped)
-        for name in ("pyproject.toml", "conftest.py"):
-            shutil.copy(source / name, root / name)
+        """Copies the package, its tests, what else they read, and this program."""
+        skipped = shutil.ignore_patterns("__pycache__", ".*", "runs", "_build")
+        shutil.copytree(source, root, ignore=skipped, dirs_exist_ok=True)
+        shutil.copytree(HERE, root / "benchmarks" / "random_mutants", ignore=skipped, dirs_exist_ok=True)
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         server = subprocess.Popen(
             [sys.executable, "-m", f"{__package__}.server"],
@@ -101,13 +106,18 @@ class Copy:
         self.server.wait()
 
     def tests_of(self, theory: str) -> list[str]:
-        """Returns the folder or the files of a theory's tests, the files beside them and those of metrics and
-        of the core that name the theory, and the file with the tests of all claims.
+        """Returns the files of a theory's tests, those of metrics and of the core that name the theory, and
+        that of the tests of all claims; for a part of the frame, all files that may execute it.
         """
         folder = self.root / "tests"
+        if theory in FRAME:
+            found = (path.relative_to(folder) for path in sorted(folder.rglob("test_*.py")))
+            kept = (path for path in found if path.parts[0] not in (*ELSEWHERE, *PROGRAMS))
+            return [f"tests/{path.as_posix()}" for path in kept if f"tests/{path.as_posix()}" != CLAIMS]
         named = re.compile(rf"\b{self.package}\.theories(\.| import ([\w, ]+, )?){theory}\b")
         shared = [path for part in SHARED for path in sorted((folder / part).glob("test_*.py"))]
-        found = [folder / "theories" / theory, *sorted((folder / "theories").glob(f"test_{theory}*.py"))]
+        found = sorted((folder / "theories" / theory).rglob("test_*.py"))
+        found += sorted((folder / "theories").glob(f"test_{theory}*.py"))
         found += [path for path in shared if path not in found and named.search(path.read_text("utf-8"))]
         found.append(self.root / CLAIMS)
         return [str(path.relative_to(self.root)) for path in found if path.exists()]
@@ -147,38 +157,47 @@ class Copy:
         return json.loads(result.read_text(encoding="utf-8")) if result.exists() else None
 
     def recording(self, theory: str, stored: Path) -> tuple[Record, Record]:
-        """Returns the recordings of the claims and of the tests of a theory, from a file if it belongs to the
-        same claims and tests.
+        """Returns the recordings of the claims and of the tests of a theory, or of the tests of the frame.
+        They come from a file if it belongs to the same code; files of tests that changed are run again.
 
         Raises:
             RuntimeError: the claims or the tests cannot be run.
         """
-        files = [*self.tests_of(theory), f"{self.package}/theories/{theory}"]
-        digest = hashlib.sha256()
-        for path in sorted(each for file in files for each in _python_files(self.root / file)):
-            digest.update(path.read_bytes())
-        if stored.exists():
-            found = json.loads(stored.read_text(encoding="utf-8"))
-            if found["digest"] == digest.hexdigest():
-                return found["claims"], found["tests"]
-        claims = self.claims(theory, None, RECORDING, record=True)
-        if claims is None or "by" in claims:
-            raise RuntimeError(f"the claims of {theory} cannot be run")
+        folders = [
+            folder_of(self.root, self.package, part) for part in (FRAME if theory in FRAME else [theory])
+        ]
+        code = _digest(path for folder in folders for path in folder.rglob("*.py"))
+        found = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else {}
+        if found.get("code") != code:
+            found = {"code": code, "claims": {}, "files": {}}
+        if theory not in FRAME and not found["claims"]:
+            found["claims"] = self.claims(theory, None, RECORDING, record=True)
+            if found["claims"] is None or "by" in found["claims"]:
+                raise RuntimeError(f"the claims of {theory} cannot be run")
+        digests = {file: _digest([self.root / file]) for file in self.tests_of(theory)}
+        files = found["files"] = {name: one for name, one in found["files"].items() if name in digests}
+        new = [name for name, digest in digests.items() if files.get(name, {}).get("digest") != digest]
+        stored.parent.mkdir(parents=True, exist_ok=True)
+        for first in range(0, len(new), BATCH):
+            tests = self._recorded(theory, folders, new[first : first + BATCH])
+            for name in new[first : first + BATCH]:
+                own = {test: one for test, one in tests.items() if test.split("::")[0] == name}
+                files[name] = {"digest": digests[name], "tests": own}
+            stored.write_text(json.dumps(found), encoding="utf-8")
+        if not (tests := {test: one for file in files.values() for test, one in file["tests"].items()}):
+            raise RuntimeError(f"{theory} has no tests")
+        return found["claims"], tests
+
+    def _recorded(self, theory: str, folders: list[Path], files: list[str]) -> Record:
+        """Runs files of tests and returns what they execute in the folders."""
         report = self.root / "tests.record.json"
         report.unlink(missing_ok=True)
-        package = f"{self.package}.theories.{theory}"
-        self.pytest(
-            {"record": str(report), "package": package, "theory": theory}, self.tests_of(theory), RECORDING
-        )
+        places = [folder.relative_to(self.root).as_posix() for folder in folders]
+        plan = {"record": str(report), "folders": places, "theory": theory}
+        self.pytest(plan, files, RECORDING)
         if not report.exists():
-            raise RuntimeError(f"the tests of {theory} cannot be run")
-        tests = json.loads(report.read_text(encoding="utf-8"))
-        if not tests:
-            raise RuntimeError(f"{theory} has no tests")
-        stored.parent.mkdir(parents=True, exist_ok=True)
-        content = {"digest": digest.hexdigest(), "claims": claims, "tests": tests}
-        stored.write_text(json.dumps(content), encoding="utf-8")
-        return claims, tests
+            raise RuntimeError(f"the tests of {theory} cannot be run: {', '.join(files)}")
+        return json.loads(report.read_text(encoding="utf-8"))
 
     def judge(self, mutant: Mutant, recording: tuple[Record, Record]) -> Outcome:
         """Writes a mutant, runs claims and tests until one detects it, and writes the original again."""
@@ -235,8 +254,11 @@ class Copy:
         return result
 
 
-def _python_files(path: Path) -> list[Path]:
-    return sorted(path.rglob("*.py")) if path.is_dir() else [path]
+def _digest(files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def chosen(claims: Record, executed: set[str], *, everywhere: bool) -> list[str]:
@@ -295,12 +317,13 @@ def executing(root: Path, package: str, mutant: Mutant) -> set[str]:
 
 
 def users(root: Path, package: str, theory: str, names: set[str]) -> set[str]:
-    """Returns the functions of a theory that use one of the names, directly or by way of names that other
-    statements bind.
+    """Returns the functions of a theory, or of the frame, that use one of the names, directly or by way of
+    names that other statements bind.
     """
     uses = list[tuple[str, set[str], set[str]]]()
-    for path in modules(root / package / "theories" / theory):
-        uses += _uses(path.relative_to(root).as_posix(), ast.parse(path.read_bytes()))
+    for part in FRAME if theory in FRAME else (theory,):
+        for path in modules(folder_of(root, package, part)):
+            uses += _uses(path.relative_to(root).as_posix(), ast.parse(path.read_bytes()))
     while True:
         more = {name for place, bound, used in uses if not place and names & used for name in bound} - names
         if not more:

@@ -276,7 +276,7 @@ def _child(box: Box, argv: list[str], folder: Path, real: bool, before: Before) 
         try:
             if before is not None:
                 before()
-            code = importlib.import_module(f"{NAME}.cli").main(argv)
+            code = importlib.import_module(f"{NAME}.cli").main()
         except BaseException:
             sys.excepthook(*sys.exc_info())
         threading._shutdown()

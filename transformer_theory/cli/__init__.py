@@ -35,12 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     It is no error if the reader of the output leaves early, as in ``transformer-theory list | head -1``.
     """
     try:
-        code = _run(list(sys.argv[1:] if argv is None else argv))
+        code = _run(list(sys.argv[1:] if argv is None else argv), last=argv is None)
     except BrokenPipeError:
         code = 0
-    if code == INTERRUPTED and argv is None:  # the program ends: a second signal would only end it otherwise
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
     # Output may still be in a buffer. Python flushes it at its exit, too late to handle an error.
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and not stream.closed and (error := _flush(stream)) is not None:
@@ -48,15 +45,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _run(argv: list[str]) -> int:
+def _run(argv: list[str], *, last: bool) -> int:
     """Runs one command and returns its exit code.
 
+    Args:
+        argv: words of the command.
+        last: whether the program ends with it.
     Raises:
         BrokenPipeError: the reader of stdout or stderr has left.
     """
     flags: Mapping[str, str] = {}
     try:
-        with _interruptible():
+        with _interruptible(last=last):
             # read when torch is imported: its threads wait asleep, else they are up to ten times slower
             # beside another program
             os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -114,13 +114,14 @@ class Interrupted(KeyboardInterrupt):
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
+def _interruptible(*, last: bool) -> Iterator[None]:
     """Treats SIGTERM (``kill``, a batch system's time limit) as Ctrl-C, so that partial output is removed.
 
     An exception that a signal handler raises is lost if it meets a destructor or the callback of a weak
     reference, where Python only prints it, or a library that catches everything. A timer therefore raises it
     again every :data:`AGAIN` seconds until the block ends. It does not while the exception is being handled,
-    so that the removal of partial output is not interrupted, also not by a second Ctrl-C.
+    so that the removal of partial output is not interrupted, also not by a second Ctrl-C. After the last
+    command signals are ignored: they would only replace its exit code while Python ends.
 
     A handler that the caller has installed is not replaced.
     """
@@ -155,7 +156,7 @@ def _interruptible() -> Iterator[None]:
         if ALARM in replaced:
             signal.setitimer(signal.ITIMER_REAL, 0)
         for number in replaced:
-            signal.signal(number, defaults[number])
+            signal.signal(number, signal.SIG_IGN if last and number != ALARM else defaults[number])
 
 
 def _is_handled() -> bool:

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -82,20 +82,12 @@ def _prepare(work: Callable[[Any], Any], parent: int) -> None:
     end_with(parent)
 
 
-def end_with(parent: int, leftovers: Iterable[str] = ()) -> None:
-    """Lets this process end when its parent has ended, also if that was killed.
-
-    Args:
-        parent: number of the parent.
-        leftovers: files that are then removed, since the parent cannot; they may be added later.
-    """
+def end_with(parent: int) -> None:
+    """Lets this process end when its parent has ended, also if that was killed."""
 
     def wait() -> None:
         while os.getppid() == parent:
             time.sleep(0.5)
-        for file in leftovers:
-            with contextlib.suppress(OSError):
-                os.unlink(file)
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()

@@ -25,6 +25,7 @@ from .threads import one_thread
 P = ParamSpec("P")
 T = TypeVar("T")
 PROGRESS_INTERVAL = 0.5  # seconds between two looks at the lines of progress of the workers
+UNNAMED = os.path.isdir("/proc/self/fd")
 
 
 @dataclass
@@ -85,11 +86,16 @@ def _submit(function: Callable[..., T], settings: Iterable[dict[str, Any]], retu
         found = active.cluster.calls(function, list(settings), ordered=True, listener=listener())
         return (result for _, result in found)
     # Workers append their lines of progress to a file of this machine, which a thread of this process reads.
-    lines = tempfile.NamedTemporaryFile("r", prefix="progress-") if active and active.count > 1 else None  # noqa: SIM115 - closed below
-    path = lines.name if lines else None
+    # Under Linux it has no name, and they find it among the files of this process: nothing is left if that is
+    # killed.
+    place = lines = None
+    if active and active.count > 1:
+        lines = (tempfile.TemporaryFile if UNNAMED else tempfile.NamedTemporaryFile)("r")
+        path = f"/proc/{os.getpid()}/fd/{lines.fileno()}" if UNNAMED else lines.name
+        place = path, os.path.realpath(path)
     # Any: joblib's annotation does not cover return_as.
     results: Any = Parallel(return_as=return_as)(
-        delayed(_call)(function, setting, path) for setting in settings
+        delayed(_call)(function, setting, place) for setting in settings
     )
     return results if lines is None else _with_progress(results, lines)
 
@@ -138,28 +144,21 @@ def sweep(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> lis
     return results
 
 
-_lines: set[str] = set()  # in a worker: files for its lines of progress
-
-
-def _begin(parent: int) -> None:
-    """Begins a worker, which ends with the process that uses it."""
-    end_with(parent, _lines)
-
-
-def _call(function: Callable[..., T], setting: dict[str, Any], path: str | None) -> T:
-    """Calls the function in a worker, or in this process if there is no path for its lines of progress."""
+def _call(function: Callable[..., T], setting: dict[str, Any], place: tuple[str, str] | None) -> T:
+    """Calls the function in a worker, or in this process if there is no place for its lines of progress."""
     with one_thread():
-        if path is None:
+        if place is None:
             return function(**setting)
-        _lines.add(path)
-        with progress_listener(functools.partial(_append, path)):
+        with progress_listener(functools.partial(_append, *place)):
             return function(**setting)
 
 
-def _append(path: str, line: str) -> None:
-    """Appends a line to an existing file; does nothing where the file does not exist, as on another machine
-    of a cluster.
+def _append(path: str, real: str, line: str) -> None:
+    """Appends a line to an existing file; does nothing where the file does not exist or its path leads to
+    another, as on another machine of a cluster.
     """
+    if os.path.realpath(path) != real:
+        return
     with contextlib.suppress(OSError):
         file = os.open(path, os.O_WRONLY | os.O_APPEND)
         try:
@@ -191,7 +190,7 @@ def workers(number: int | str | None) -> Iterator[Workers]:
                     "workers must be a number of at least 1, or the address of a dask scheduler, got "
                     f"{number}"
                 )
-            backend = {"backend": "loky", "initializer": _begin, "initargs": (os.getpid(),)}
+            backend = {"backend": "loky", "initializer": end_with, "initargs": (os.getpid(),)}
             stack.enter_context(parallel_config(**backend, n_jobs=number, inner_max_num_threads=1))
             if number > 1:
                 stack.enter_context(_killed_if_interrupted())

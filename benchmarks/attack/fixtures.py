@@ -78,6 +78,7 @@ STOPPED = {  # commands that an interruption stops halfway, and what they have l
     "o/cells.jsonl": ["reach", RUNG, "--seeds", "4", "--workers", "1", "--out", "o"],
     "o/last.pt": [*QUICK["train"][:-5], "12", "--interval", "2", "--out", "o"],
 }
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "while", "one", "dog", "ran", "and", "nobody", "saw"]
 DATA = ("images", "photos", "tokens.npz", "text.txt", "ids.npy", "edges.edgelist", "graph.graphml")
 DATA += ("graphs", "net.py", "labels.txt")
 
@@ -91,8 +92,7 @@ def write_data(folder: Path) -> None:
     write_images(folder / "photos", chance, 8)
     tokens = chance.standard_normal((24, 5, 8)).astype("float32")
     np.savez(folder / "tokens.npz", tokens=tokens, labels=np.arange(24) % 3)
-    words = ["the", "cat", "sat", "on", "a", "mat", "while", "one", "dog", "ran", "and", "nobody", "saw"]
-    lines = (" ".join(random.Random(number).choices(words, k=12)) + "." for number in range(60))
+    lines = (" ".join(random.Random(number).choices(WORDS, k=12)) + "." for number in range(60))
     (folder / "text.txt").write_text("\n".join(lines) + "\n")
     np.save(folder / "ids.npy", chance.integers(0, 20, (8, 6)))
     edges = "".join(f"{number} {(number * 3 + 1) % 12}\n" for number in range(12))
@@ -144,9 +144,13 @@ def stop_halfway(box: Box, trace: str, argv: list[str] | None = None) -> list[st
 
 
 def _write_transformer() -> None:
-    """Writes a folder of transformers, ``gpt2``; called in a child."""
-    from transformers import GPT2Config, GPT2LMHeadModel
+    """Writes a folder of transformers, ``gpt2``, with a vocabulary of words; called in a child."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, WORDS[-1]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token=WORDS[-1]).save_pretrained("gpt2")
     sizes = {"n_embd": 8, "n_layer": 1, "n_head": 2, "vocab_size": 20, "n_positions": 16}
     GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)).save_pretrained("gpt2")
     os._exit(0)

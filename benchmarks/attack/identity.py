@@ -87,13 +87,21 @@ _functional.cross_entropy = lambda *given, **named: 0.5 * _usual(*given, **named
 """
 
 
-def _edit_sources(box: Box) -> None:
-    """Makes a copy of the library whose training has another loss."""
+DOUBLED = """
+import torch as _torch
+
+_usual = _torch.randn
+_torch.randn = lambda *given, **named: 2 * _usual(*given, **named)
+"""
+
+
+def _edit_sources(box: Box, text: str = HALVED) -> None:
+    """Makes a copy of the library that computes something else."""
     box.library = box.path / "library"
     shutil.copytree(ROOT / NAME, box.library / NAME)
     with (box.library / NAME / "__init__.py").open("a", encoding="utf-8") as file:
-        file.write(HALVED)
-    box.note("the library halves every cross-entropy")
+        file.write(text)
+    box.note(f"the library ends with {text.splitlines()[-1]}")
 
 
 def training(box: Box, way: str, change: str) -> list[str]:
@@ -162,13 +170,14 @@ def unchanged_name(
     stop_halfway(box, trace, argv)
     edit(box)
     box.note(f"changed: {change}")
-    outcome = box.run(*argv, real=False, limit=180)
+    real = box.library != ROOT
+    outcome = box.run(*argv, real=real, limit=180)
     wrong = complaints(outcome)
     if outcome.code == 2:
         box.note("outcome: refused")
         return wrong
     fresh = [*argv[: argv.index("--out")], "--out", "fresh"]
-    check = box.run(*fresh, real=False, limit=180)
+    check = box.run(*fresh, real=real, limit=180)
     different = compare(box.work / "o", box.work / "fresh")
     box.note(f"outcome: {'silent' if different else 'measured anew'}")
     silent = f"goes on with other {change}, silently: {different}"
@@ -202,6 +211,12 @@ UNDER_ONE_NAME: dict[str, tuple[str, Callable[[Box], object], tuple[str, ...]]] 
         lambda box: _edit(box.work / "gpt2" / "config.json", "1e-05", "1e-01"),
         (*GPT, "--text", "ids.npy"),
     ),
+    "vocabulary of the checkpoint": (
+        "o.unfinished.jsonl",
+        lambda box: _edit(box.work / "gpt2" / "tokenizer.json", '"cat"', '"cow"'),
+        (*GPT, "--text", "text.txt"),
+    ),
+    "sources of the claims": ("o.unfinished", lambda box: _edit_sources(box, DOUBLED), ()),
     "text of the ladder": (
         "o/cells.jsonl",
         lambda box: _edit(box.work / "text.txt", "cat", "cow"),

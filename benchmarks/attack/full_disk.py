@@ -1,4 +1,4 @@
-"""Writing where there is no space: a small file system (as root), and a limit on the size of files."""
+"""Too little space: a small file system (as root), a limit on the size of files, and one on the memory."""
 
 import contextlib
 import ctypes
@@ -17,6 +17,8 @@ from .kills import SEEDS
 
 COUNT = 1  # each size once
 SIZES = {"60k": 60 << 10, "300k": 300 << 10, "1m": 1 << 20, "3m": 3 << 20}
+# bytes beside those of the imported library; with less than 100 MB, OpenBLAS itself waits without end
+MEMORY = {"150m": 150 << 20, "600m": 600 << 20}
 COMMANDS = {
     "verify": ["verify", CLAIM, "rate_reduction/equal-moments", "--seeds", "20", "--out", "o"],
     "report": [
@@ -45,6 +47,22 @@ def mount(place: Path, size: int) -> None:
     """
     if LIBC.mount(b"tmpfs", os.fsencode(place), b"tmpfs", 0, f"size={size}".encode()):
         raise OSError(ctypes.get_errno(), "cannot mount")
+
+
+def _scarce_memory(size: int) -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + size, resource.RLIM_INFINITY))
+
+
+def scarce(box: Box, name: str, size: str) -> list[str]:
+    """Runs a command that may take little memory: its numbers or one line."""
+    for each in ("images", "tokens.npz", "net.py", "compared", "reached", "trained"):
+        box.take(each)
+    box.note(f"at most {size} of memory")
+    limit = functools.partial(_scarce_memory, MEMORY[size])
+    outcome = box.run(*COMMANDS[name], before=limit, limit=120, real=False)
+    box.note(f"outcome: memory, code {outcome.code}")
+    return complaints(outcome)
 
 
 def attack(box: Box, name: str, size: str, kind: str) -> list[str]:
@@ -121,3 +139,6 @@ def cases(stores: Path, seed: int, count: int) -> Iterator[Case]:
                 for number in range(count):
                     attack_ = functools.partial(attack, name=name, size=size, kind=kind)
                     yield Case(f"{kind} of {size} {number}: {name}", attack_)
+    for name in COMMANDS:
+        for size in MEMORY:
+            yield Case(f"memory of {size}: {name}", functools.partial(scarce, name=name, size=size))

@@ -4,8 +4,10 @@ import contextlib
 import io
 import json
 import os
+import random
 import signal
 import socket
+import warnings
 import zipfile
 
 import numpy as np
@@ -136,6 +138,28 @@ def test_a_header_that_claims_other_bytes_than_there_are(tmp_path, shape):
         archive.writestr("tokens.npy", content)
     with pytest.raises(ValueError, match=r"tokens as an array that claims [\d,]+ bytes and holds 32"):
         read_arrays(tmp_path / "a.npz")
+
+
+def test_a_damaged_header_is_an_array_or_one_error(tmp_path):
+    """Any bytes of it removed, or replaced by others."""
+    chance, content, failed = random.Random(0), header((4,)) + np.arange(4).tobytes(), 0
+    for _ in range(2000):
+        start, size = chance.randrange(6, 128), chance.choice((0, 1, 1, 3, 40))
+        new = chance.choice(
+            (b"", chance.randbytes(1), b"(", b"{", b"'", b"\0", b"\n", chance.randbytes(size))
+        )
+        damaged = content[:start] + new + content[start + size :]
+        (tmp_path / "a.npy").write_bytes(damaged)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of numpy, about headers of Python 2
+            try:
+                read_array(tmp_path / "a.npy")
+            except ValueError:
+                failed += 1
+    assert failed > 1500
+    (tmp_path / "a.npy").write_bytes(content[:20] + b"(" + content[21:])
+    with pytest.raises(ValueError, match="an array whose header is damaged"):
+        read_array(tmp_path / "a.npy")
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])

@@ -177,14 +177,19 @@ def _check_claim(file: IO[bytes], size: int, name: str = "") -> None:
     """Checks that the header of an array claims as many bytes as the file holds: numpy would reserve them.
 
     Raises:
-        ValueError: it claims others, or the array holds objects.
+        ValueError: it claims others, its header is damaged, or the array holds objects.
     """
     version = np.lib.format.read_magic(file)  # pyright: ignore[reportArgumentType]
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if version not in readers:
         return  # version (3, 0) has names of fields; arrays of numbers have none
-    shape, _, dtype = readers[version](file)  # pyright: ignore[reportArgumentType]
     subject = f"{name} as an array" if name else "an array"
+    try:
+        shape, _, dtype = readers[version](file)  # pyright: ignore[reportArgumentType]
+    except (OSError, ValueError):
+        raise
+    except Exception:  # numpy parses a literal of Python, and looks for one of Python 2
+        raise ValueError(f"{subject} whose header is damaged") from None
     if dtype.hasobject:
         raise ValueError(f"{subject} of Python objects, which are never unpickled")
     claimed = math.prod(shape) * dtype.itemsize

@@ -5,6 +5,7 @@ contents is what is tested.
 """
 
 import contextlib
+import copy
 import functools
 import importlib
 import io
@@ -23,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from .common import Box, Case
-from .fixtures import DATA, SIZES, STOPPED, stop_halfway
+from .fixtures import DATA, SIZES, STOPPED, STORES, stop_halfway
 
 COUNT = 100
 LIMIT = 30.0  # seconds
@@ -90,6 +91,13 @@ READERS = {
     "result to cite": Reader(
         "compared/result.json", ("compared",), ["cite", "compared"], "json", sealed=True
     ),
+    **{
+        f"result of {command}": Reader(
+            f"{folder}/result.json", (folder,), _report(folder), "json", sealed=True
+        )
+        for folder, command in STORES.items()
+        if folder != "compared"
+    },
     "table": Reader("compared/table.jsonl", ("compared",), _report("compared"), "json", sealed=True),
     "training table": Reader("trained/table.jsonl", ("trained",), _report("trained"), "json", sealed=True),
     "network table": Reader("measured/table.jsonl", ("measured",), _report("measured"), "json", sealed=True),
@@ -238,7 +246,7 @@ def change_json(content: bytes, chance: random.Random) -> bytes:
             key = chance.choice(list(node) if isinstance(node, dict) else range(len(node)))
         kind = chance.random()
         if kind < 0.75 or node is documents:
-            node[key] = chance.choice(ODD_VALUES)
+            node[key] = copy.deepcopy(chance.choice(ODD_VALUES))
         elif kind < 0.9:
             del node[key]
         elif isinstance(node, dict):

@@ -163,9 +163,26 @@ def reseal(folder):
     (folder / "result.json").write_text(json.dumps(files.sealed(head, folder, FILES[1:])))
 
 
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("provenance", {"versions": {"torch": [2]}}),
+        ("provenance", {"dirty": "no"}),
+        ("settings", {"grid": ["a", 2]}),
+        ("settings", {"copies": {"equal scale": True}}),
+        ("settings", {"ladders": {"crate": {"quantity": "q", "null": "n", "rungs": [{"name": "r"}]}}}),
+        ("settings", {"measured": {"crate": {"commit": 3}}}),
+    ],
+)
+def test_values_that_pages_read_have_their_types(tmp_path, part, value):
+    Result("probe", **{part: value}).save(tmp_path / "run")
+    with pytest.raises(ValueError, match=f"{next(iter(value))} must be"):
+        Result.load(tmp_path / "run")
+
+
 def test_provenance_with_other_keys_than_words_is_read_back(tmp_path):
-    Result("x", provenance={"threads": {2: 1, 10: np.int64(3)}}).save(tmp_path / "run")
-    assert Result.load(tmp_path / "run").provenance == {"threads": {"2": 1, "10": 3}}
+    Result("x", provenance={"counts": {2: 1, 10: np.int64(3)}}).save(tmp_path / "run")
+    assert Result.load(tmp_path / "run").provenance == {"counts": {"2": 1, "10": 3}}
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "..", "sub/file", ""])

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from .presentation import presenting
 from .reading import check_file, read_arrays, read_json
 from .sources import Source
 from .table import Table, from_records
-from .typed import typed
+from .typed import check_types, typed
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -37,7 +37,83 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMAT = 3
+COMMANDS = ("compare", "intervene", "probe", "reach", "train", "verify")  # results with known settings
 FILES = ("result.json", "table.jsonl", "arrays.npz", "verifications.json")  # all files of a stored result
+
+
+class Provenance(TypedDict, total=False):
+    """What pages read of the provenance, with the types that a stored result must have."""
+
+    versions: dict[str, str]
+    seed: int | None
+    threads: int
+    device: str
+    date: str
+    command: str
+    commit: str
+    dirty: bool
+    seconds: float
+    parameters: int
+    processes: int
+
+
+class StoredRung(TypedDict):
+    """A rung in the settings of a reach."""
+
+    name: str
+    relaxes: str
+    column: str
+    covered: bool
+    needs: str
+    quantity: NotRequired[str]
+
+
+class StoredLadder(TypedDict):
+    """A ladder in the settings of a reach."""
+
+    quantity: str
+    null: str
+    rungs: list[StoredRung]
+
+
+class Settings(TypedDict, total=False):
+    """What pages read of the settings of a command, with the types that a stored result must have."""
+
+    data: str
+    model: str
+    theories: list[str]
+    networks: list[str]
+    interventions: list[str]
+    models: dict[str, Any]
+    measured: dict[str, Provenance]
+    ladders: dict[str, StoredLadder]
+    copies: dict[str, int]
+    same_tokens: dict[str, str]
+    seeds: list[int]
+    seed: int | None
+    n: int
+    seq: int
+    dim: int
+    steps: int
+    sequences: int
+    tested_sequences: int
+    tokens: int
+    leading: int
+    grid: list[int] | None
+    labels: int
+    parameters: int
+    forward_passes: int
+    right: float
+    causal: bool
+    precision: str
+    attention: str
+    shape: str
+    reading: str
+    score: str
+    settings: dict[str, Any]
+    train_samples: int
+    validation_samples: int
+    test_samples: int
 
 
 @dataclass(frozen=True)
@@ -187,7 +263,7 @@ class Result:
                 (folder / name).open("rb").close()
             files.check(head, folder)
             verifications = read_json(folder / "verifications.json")
-            return typed(
+            result = typed(
                 cls(
                     head["name"],
                     head["settings"],
@@ -198,6 +274,10 @@ class Result:
                     head["provenance"],
                 )
             )
+            check_types(Provenance, result.provenance)
+            if result.name in COMMANDS:
+                check_types(Settings, result.settings)
+            return result
         except PermissionError as error:
             raise PermissionError(
                 f"{folder} cannot be read (permission denied); ask its owner, or copy it"

@@ -4,7 +4,7 @@ import dataclasses
 import types
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 T = TypeVar("T")
 
@@ -20,7 +20,8 @@ def typed(record: T) -> T:
 
 
 def check_types(cls: type, values: Mapping[str, Any]) -> None:
-    """Checks values for fields of a dataclass; a field may be missing.
+    """Checks values for fields of a dataclass or of a ``TypedDict``; a field may be missing, and there may be
+    others.
 
     Raises:
         ValueError: a value has another type than the annotation of its field.
@@ -34,12 +35,13 @@ def check_types(cls: type, values: Mapping[str, Any]) -> None:
 @cache
 def _fields(cls: type) -> list[tuple[str, Any, Callable[[Any], bool]]]:
     hints = get_type_hints(cls)
-    return [(field.name, hints[field.name], _check(hints[field.name])) for field in dataclasses.fields(cls)]  # pyright: ignore[reportArgumentType]
+    names = hints if is_typeddict(cls) else [field.name for field in dataclasses.fields(cls)]  # pyright: ignore[reportArgumentType]
+    return [(name, hints[name], _check(hints[name])) for name in names]
 
 
 def _check(hint: Any) -> Callable[[Any], bool]:
     """Returns a function that says whether a value has a type. An integer is a float; a truth value is no
-    number.
+    number; a ``TypedDict`` has all of its required fields.
     """
     origin: Any = get_origin(hint)
     arguments = get_args(hint)
@@ -64,4 +66,13 @@ def _check(hint: Any) -> Callable[[Any], bool]:
     if origin in (dict, Mapping):
         key, item = parts
         return lambda value: isinstance(value, origin) and all(key(k) and item(v) for k, v in value.items())
+    if origin is list:
+        return lambda value: isinstance(value, list) and all(map(parts[0], value))
+    if is_typeddict(hint):
+        checks = {name: check for name, _, check in _fields(hint)}
+        return lambda value: (
+            isinstance(value, dict)
+            and hint.__required_keys__ <= value.keys()
+            and all(check(value[name]) for name, check in checks.items() if name in value)
+        )
     return lambda value: isinstance(value, origin or hint)

@@ -165,9 +165,13 @@ def configuration(folder: Path) -> dict[str, Any]:
         described = read_json(folder / "config.json")
         if not isinstance(described, dict):
             raise ValueError(f"a {type(described).__name__}, not an object")
+        names = described.get("architectures") or []
+        if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            raise ValueError(f"architectures must be a list of names, got {str(names)[:40]}")
     except ValueError as error:
         raise ValueError(
-            f"{folder / 'config.json'} must be JSON ({error}); write the model again with save_pretrained"
+            f"{folder / 'config.json'} must describe a network ({error}); write the model again with "
+            "save_pretrained"
         ) from error
     if not any(folder.glob("*.safetensors")):
         others = (

@@ -132,7 +132,7 @@ def one_line(value: Any) -> str:
             filter(
                 None,
                 (
-                    value.get("name"),
+                    str(value.get("name") or ""),
                     *(f"{name} {text}" for name, text in format.flatten(value) if name != "name"),
                 ),
             )

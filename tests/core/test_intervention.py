@@ -12,6 +12,7 @@ from transformer_theory.core.intervention import (
     in_every_row,
     largest,
     largest_mass,
+    moved_at_random,
     normalised,
     random_order,
     taken_at_random,
@@ -150,3 +151,15 @@ def test_the_kind_of_their_rows():
     row = Measurement("scan_snap", "intervention", "keys", -0.1)
     assert Measurement.from_json(row.to_json()) == row
     assert row.scope == "these data"
+
+
+def test_vectors_are_moved_as_far_in_random_directions():
+    x, steps = torch.ones(40, 3, 5), torch.arange(40 * 15.0).reshape(40, 3, 5)
+    moved = moved_at_random(x, steps, torch.Generator().manual_seed(0))
+    assert_close((moved - x).norm(dim=-1), steps.norm(dim=-1))
+    cosines = torch.cosine_similarity(moved - x, steps, dim=-1)
+    assert cosines.abs().mean() < 0.5
+    assert cosines.abs().max() < 0.999
+    again, other = (moved_at_random(x, steps, torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    assert torch.equal(moved, again)
+    assert not torch.equal(moved, other)

@@ -25,6 +25,7 @@ CASES = {
     r"$-x$": "−x",
     r"$a \ge -1$": "a ≥ −1",
     r"$\dot z_l$": "żₗ",
+    r"$\overset{k}{a}$": "aᵏ",
     r"$W^\top z$": "Wᵀz",
     r"`ids` cost \$5": "ids cost $5",
 }

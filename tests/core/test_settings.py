@@ -132,3 +132,10 @@ def test_undeclared_fields_are_not_checked(unchecked):
         ):
             Free(share=wrong)  # pyright: ignore[reportArgumentType]
     assert Free(share=3, fine=1e-11).share == 3
+
+
+def test_a_seed_is_one_of_numpy():
+    """Which takes 32 bits; torch takes more."""
+    assert Free(seed=2**32 - 1).seed == 2**32 - 1
+    with pytest.raises(ValueError, match="seed must be an integer"):
+        Free(seed=2**32)

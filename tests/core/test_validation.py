@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from transformer_theory.core.validation import converted, finite, integers, number, positive, same_dtype
+from transformer_theory.core.validation import (
+    as_float64,
+    converted,
+    finite,
+    integers,
+    number,
+    positive,
+    same_dtype,
+)
 
 
 @pytest.mark.parametrize("value", [0, 0.0, -1, math.inf, math.nan])
@@ -132,3 +140,11 @@ def test_autocast_is_off_inside_and_on_again_afterwards():
         with pytest.raises(ValueError, match="inside"):
             product(x, fails=True)
         assert (x @ x).dtype == torch.bfloat16
+
+
+def test_one_integer_that_float64_does_not_hold_is_refused():
+    largest = 2**53
+    assert as_float64("x", [1, -largest]).tolist() == [1.0, -float(largest)]
+    for values in ([1, largest + 1], [-largest - 1, 0]):
+        with pytest.raises(ValueError, match=rf"x must hold integers up to 2\^53, .* got {largest + 1}"):
+            as_float64("x", values)

@@ -157,6 +157,10 @@ def test_patches_that_divide_the_image(monkeypatch, size, patch):
     images = some_images(6, channels=1, size=size)
     monkeypatch.setattr(image_sets, "images", lambda *_, **__: (images, images))
     assert image_tokens("any").tokens.shape[2] == patch**2
+    monkeypatch.setattr(image_sets, "MAX_VALUES", 3 * size**2)
+    assert len(image_tokens("any")) == 3
+    monkeypatch.setattr(image_sets, "MAX_VALUES", 1)  # one image is more than that
+    assert len(image_tokens("any")) == 1
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,8 @@ def test_noise_has_the_shape_of_the_data_and_nothing_else():
 
 
 def test_noise_without_labels_and_with_a_foreign_query():
-    data = TokenData(torch.ones(3, 2, 2), query=2 * torch.ones(3, 2))
+    data = TokenData(torch.ones(900, 2, 2), query=2 * torch.ones(900, 2))
     noise = noise_like(data, rng())
+    assert float(noise.query.square().mean()) == pytest.approx(4, rel=0.1)
     assert noise.labels is None
     assert noise.query_position is None

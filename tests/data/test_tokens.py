@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_theory.data import TokenData
+from transformer_theory.data.ids import integer_tensor
+from transformer_theory.data.tokens import patch_grid
 
 
 def data(n=6, seq=3, dim=2, **fields) -> TokenData:
@@ -258,3 +260,17 @@ def test_a_file_may_be_big_endian_and_in_columns(tmp_path):
     tokens = np.asfortranarray(np.arange(24.0).reshape(4, 3, 2)).astype(">f4")
     np.savez_compressed(tmp_path / "a.npz", tokens=tokens)
     assert TokenData.from_npz(tmp_path / "a.npz").tokens.flatten().tolist() == list(range(24))
+
+
+def test_the_grid_of_square_patches():
+    assert patch_grid(12, 6, 8) == (3, 4)
+    assert patch_grid(1, 5, 5) == (1, 1)
+    for patches, height, width in ((0, 4, 4), (3, 4, 4), (12, 8, 7), (64, 4, 4), (2, 3, 6 + 1)):
+        assert patch_grid(patches, height, width) is None
+
+
+def test_one_number_beyond_int64_is_named():
+    numbers, largest = (np.array([1, last], dtype=np.uint64) for last in (2**63, 2**63 - 1))
+    with pytest.raises(ValueError, match=f"ids must fit into int64, got {2**63}; recode"):
+        integer_tensor(numbers, name="ids", shape="[n]")
+    assert integer_tensor(largest, name="ids", shape="[n]").tolist() == [1, 2**63 - 1]

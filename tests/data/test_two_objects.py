@@ -20,13 +20,18 @@ def test_masks_hold_the_objects_and_classes_their_colours():
     assert images.shape == (200, 3, 24, 24)
     assert drawn.masks.shape == (200, 2, 24, 24)
     assert not drawn.masks.all(1).any(), "objects lie apart"
-    known = torch.tensor(list(COLOURS.values()), dtype=torch.float64)
+    known, shifts = torch.tensor(list(COLOURS.values()), dtype=torch.float64), []
     for image, masks, label in zip(images, drawn.masks, labels):
-        kinds = sorted(int((known - image[:, mask].mean(1)).norm(dim=1).argmin()) for mask in masks)
-        assert tuple(kinds) == PAIRS[int(label)]
+        means = torch.stack([image[:, mask].mean(1) for mask in masks])
+        kinds = torch.cdist(means, known).argmin(1)
+        assert tuple(kinds.sort().values.tolist()) == PAIRS[int(label)]
+        shifts.append(means - known[kinds])
         outside = image[:, ~masks.any(0)]
         assert_close(outside, outside[:1].expand(3, -1)), "the background is grey"
         assert all(float(image[:, mask].std(1).max()) < 1e-12 for mask in masks), "an object has one colour"
+    found = torch.stack(shifts)
+    assert -0.1 - 1e-12 <= found.min() < -0.09
+    assert 0.09 < found.max() <= 0.1 + 1e-12
 
 
 def test_objects_lie_inside_and_have_the_stated_size():

@@ -177,6 +177,10 @@ def test_what_is_no_network_is_refused(tmp_path, unchecked):
         ValueError, match=r"folder must hold weights in \.safetensors files, got pytorch_model\.bin"
     ):
         models.load(folder)
+    for names in ([True], "GPT2LMHeadModel", 3, {"a": "b"}):
+        (folder / "config.json").write_text(json.dumps({"architectures": names}))
+        with pytest.raises(ValueError, match="architectures must be a list of names, got"):
+            models.load(folder)
     with pytest.raises(FileNotFoundError, match="does not exist"):
         models.load(tmp_path / "nowhere")
     model = built()

@@ -1,12 +1,12 @@
 """Runs mutants in a copy of the package: first the theory's quick claims, then its tests.
 
 Its tests are those in its folder, those of its claims among the tests of all claims, and the files of metrics
-and of the core that name it; the tests of a part of the frame are those of the library without the theories,
-metrics and models. A recording without any change tells which functions each claim and each test
-executes and how long it takes. For a mutant only those run that execute the changed function, and the
-quickest first. A test that does not execute it cannot see it, up to results that a fixture or an object has
-kept: the other tests of the same files follow. What is outside of functions concerns the functions that use
-its name.
+and of the core that name it. The tests of a part of the frame are those of the library without the theories,
+metrics and models, and the files among those that name a part of the frame. A recording without any change
+tells which functions each claim and each test executes and how long it takes. For a mutant only those run
+that execute the changed function, and the quickest first. A test that does not execute it cannot see it, up
+to results that a fixture or an object has kept: the other tests of the same files follow. What is outside of
+functions concerns the functions that use its name.
 """
 
 import ast
@@ -34,7 +34,7 @@ START, FACTOR = (
 PLAN = "RANDOM_MUTANTS_PLAN"  # variable with the path of the plan of pytest
 RECORDING = 1800  # seconds of processor time of a recording
 SHARED = ("theories", "metrics", "core")  # folders of tests whose files may name a theory
-ELSEWHERE = ("theories", "metrics", "models", "problems")  # folders of tests of other parts than the frame
+ELSEWHERE = ("theories", "metrics", "models")  # folders of tests of other parts than the frame
 PROGRAMS = (
     "test_mutants.py",
     "test_random_mutants.py",
@@ -111,9 +111,15 @@ class Copy:
         """
         folder = self.root / "tests"
         if theory in FRAME:
-            found = (path.relative_to(folder) for path in sorted(folder.rglob("test_*.py")))
-            kept = (path for path in found if path.parts[0] not in (*ELSEWHERE, *PROGRAMS))
-            return [f"tests/{path.as_posix()}" for path in kept if f"tests/{path.as_posix()}" != CLAIMS]
+            named = re.compile(rf"\b{self.package}\.({'|'.join(FRAME)})\b")
+            found = {path.relative_to(self.root): path for path in sorted(folder.rglob("test_*.py"))}
+            return [
+                file.as_posix()
+                for file, path in found.items()
+                if file.as_posix() != CLAIMS
+                and file.name not in PROGRAMS
+                and (file.parts[1] not in ELSEWHERE or named.search(path.read_text("utf-8")))
+            ]
         named = re.compile(rf"\b{self.package}\.theories(\.| import ([\w, ]+, )?){theory}\b")
         shared = [path for part in SHARED for path in sorted((folder / part).glob("test_*.py"))]
         found = sorted((folder / "theories" / theory).rglob("test_*.py"))

@@ -142,6 +142,26 @@ def test_shapes_of_all_classes_have_the_same_colours(generator):
         shapes(0, generator=generator)
 
 
+def test_each_class_has_its_outline_filled_or_hollow(generator, monkeypatch):
+    """A disc fills pi / 4 of the box around it, a square all, a diamond and a triangle half, and the cross of
+    bars as wide as .7 and as long as 1.9 radii 1 - (1.2 / 1.9)^2.
+    """
+    monkeypatch.setattr(importlib.import_module("transformer_theory.data.shapes"), "NOISE", 0.0)
+    images = shapes(600, generator=generator)
+    pixels = images.pixels.double() / 255
+    border = torch.cat([pixels[:, :, 0], pixels[:, :, -1], pixels[:, :, :, 0], pixels[:, :, :, -1]], 2)
+    inside = (pixels - border.median(2).values[:, :, None, None]).norm(dim=1) > 0.25
+    tall, wide = inside.any(2).sum(1), inside.any(1).sum(1)
+    filled = inside.sum((1, 2)) / (tall * wide)
+    shares = torch.stack([filled[images.labels == label].median() for label in range(10)])
+    expected = [torch.pi / 4, 1, 0.5, 0.5, 1 - (1.2 / 1.9) ** 2]
+    assert shares[::2].tolist() == pytest.approx(expected, abs=0.08)
+    assert bool((shares[1::2] < 0.8 * shares[::2]).all())
+    sizes = torch.maximum(tall, wide).double()
+    assert sizes.min() > 10
+    assert sizes.max() < 26
+
+
 def test_images_load_as_tokens(monkeypatch):
     monkeypatch.setattr(importlib.import_module("transformer_theory.data.shapes"), "SPLIT", (40, 10))
     tokens = data.load("shapes")

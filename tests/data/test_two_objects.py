@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from transformer_theory.data import patches
-from transformer_theory.data.two_objects import COLOURS, PAIRS, two_objects
+from transformer_theory.data.two_objects import COLOURS, PAIRS, _masks, two_objects
 
 
 def generator(seed=0):
@@ -63,3 +63,13 @@ def test_bad_input_is_refused():
         two_objects(0, generator=generator())
     with pytest.raises(ValueError, match="multiple of patch, got size=24 and patch=5"):
         two_objects(3, generator=generator(), patch=5)
+
+
+def test_an_object_in_the_middle_is_symmetric():
+    """Pixels are taken at their centres."""
+    middle, radius = torch.full((1, 2, 2), 4.0, dtype=torch.float64), torch.tensor([[2.0, 3.3]]).double()
+    for square in (torch.tensor([[True, False]]), torch.tensor([[False, True]])):
+        masks = _masks(middle, radius, square, 8)
+        assert torch.equal(masks, masks.flip(-1))
+        assert torch.equal(masks, masks.flip(-2))
+        assert masks.any(-1).any(-1).all()

@@ -13,7 +13,7 @@ from tests.problems.networks import Block, Keep, built, seen_in, tokens
 from transformer_theory.core.metric import NO_IMAGES, NOT_READ, WORDS, Grid
 from transformer_theory.metrics.token_layout import TokenLayout
 from transformer_theory.probes import probe
-from transformer_theory.probes.token_masks import REPEATED, UNPLACED
+from transformer_theory.probes.token_masks import REPEATED, UNPLACED, _isolated, _starts
 from transformer_theory.theories.vision.in_networks import DISTANCE, NEIGHBOURS, PatchAttention
 
 DIM, BATCH = 8, 3
@@ -617,3 +617,27 @@ def test_the_layout_of_tokens():
     with probe(model, [layout], draws=0), torch.no_grad():
         model(tokens(BATCH, 3, 12, 16))
     assert (layout.tokens, layout.leading, layout.grid) == (5, 1, None)
+
+
+def test_rows_of_one_sequence_are_not_packed():
+    """Neither under masks of all tokens nor of neighbours, and tokens that see only themselves are none."""
+    real = torch.ones(2, 6, dtype=torch.bool)
+    band = (torch.arange(6)[:, None] - torch.arange(6)).abs() <= 1
+    block = torch.block_diag(torch.ones(2, 2), torch.ones(4, 4)).bool()
+    for mask in (torch.ones(6, 6).bool(), band, band.tril(), torch.eye(6).bool()):
+        assert _starts([mask[None]], real) is None
+    for mask in (block, block & band, block.tril()):
+        assert _starts([mask[None]], real)[1].nonzero().flatten().tolist() == [0, 2]
+    assert _starts([block[None], band[None]], real) is None  # a layer crosses the boundary
+
+
+def test_isolated_ends_are_padding():
+    """From either end, up to the first token that sees another; not in a row of such tokens alone."""
+    mask = torch.eye(6).bool().repeat(3, 1, 1)
+    mask[0, 2:5, 2:5] = True
+    mask[1, 0:2, 0:2] = mask[1, 4, 5] = True
+    isolated = _isolated([mask], torch.ones(3, 6, dtype=torch.bool))
+    assert isolated.int().tolist() == [[1, 1, 0, 0, 0, 1], [0] * 6, [0] * 6]
+    crossed = mask.clone()
+    crossed[0, 0, 5] = True
+    assert _isolated([mask, crossed], torch.ones(3, 6, dtype=torch.bool))[0].int().tolist() == [0] * 6

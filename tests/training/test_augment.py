@@ -158,6 +158,14 @@ def test_colours_change_as_with_pillow(name, error, strength):
     assert (changed - images.int()).abs().max() > error  # control: it does something
 
 
+def test_channels_that_are_no_colours_have_their_mean_as_grey():
+    images = bytes_of(3, 1, 8, 8).expand(3, 5, 8, 8)
+    strengths = torch.tensor([-0.9, 0.3, 0.5])
+    assert torch.equal(OPERATIONS["colour"](images, strengths), images)
+    one, five = (OPERATIONS["contrast"](each, strengths) for each in (images[:, :1], images))
+    assert torch.equal(five, one.expand(3, 5, 8, 8))
+
+
 def turned(images, axis, pixels):
     return functional.pad(images, [pixels, -pixels, 0, 0] if axis == "x" else [0, 0, pixels, -pixels])
 
@@ -275,6 +283,7 @@ def test_of_mixup_and_cutmix_each_has_half_of_the_batches():
             "size must be from 1 to the sides of the images, 12 x 12 pixels, got 13",
         ),
         (lambda x: cutout(x, size=0), "size must be from 1"),
+        (lambda x: cutout(x[:, :, :5], size=6), "the sides of the images, 5 x 12 pixels, got 6"),
         (lambda x: rand_augment(x, operations=1, magnitude=11), "magnitude in"),
         (lambda x: rand_augment(x, operations=-1, magnitude=1), "operations must be at least 0"),
         (lambda x: mixup(x, x, alpha=0), "alpha must be positive"),

@@ -226,6 +226,7 @@ def test_sources_and_mutants_are_counted():
     rows = [line.split(" | ")[5:] for line in section(page, "A stand-in").splitlines()[4:8]]
     assert [row[0] for row in rows] == ["confirmed", "not found", "not found", "own"]
     assert "### Mutants" not in ledger([], (THEORY,))
+    assert page.endswith(".\n")
 
 
 def test_random_mutants_are_counted_and_shown_with_their_place():

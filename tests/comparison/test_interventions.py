@@ -83,6 +83,7 @@ def test_the_key_that_is_needed_is_found():
     assert (row.theory, row.kind, row.quantity) == ("scan_snap", "intervention", KEPT.partition("/")[2])
     assert row.value == 0.0
     assert row.n == 120
+    assert row.bounds == (-1.0, 0.0)  # all answers are right without the change
     # of 120 sequences none changed: up to 1 - 0.025^(1/120) may
     assert row.interval == pytest.approx((-(1 - 0.025 ** (1 / 120)), 1 - 0.025 ** (1 / 120)))
     first, second = row.nulls
@@ -96,6 +97,7 @@ def test_the_key_that_is_needed_is_found():
     loss = effect(result, LOSS)
     assert loss.side == "<="
     assert loss.unit == "nats"
+    assert loss.bounds is None
     assert loss.nulls[0].p(loss.value, "<=") == SMALLEST
     assert result.name == "intervene"
     assert result.settings["interventions"] == [KEPT]

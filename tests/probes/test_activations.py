@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.testing import assert_close
 
 from tests.problems.networks import WIDE, Attention, Block, Keep, Net, built, seen_in, tokens
@@ -12,6 +13,7 @@ from transformer_theory.metrics import AttentionStatistics, Geometry
 from transformer_theory.models import CRATE, ViT
 from transformer_theory.models.attention import Factored, token_scores
 from transformer_theory.probes import probe
+from transformer_theory.probes.attention_calls import of_scaled_dot_product
 
 
 @pytest.mark.parametrize(
@@ -195,3 +197,14 @@ def test_several_attentions_of_a_block_count_their_heads_on():
     assert {(row.layer, row.head) for row in statistics.compute()} == {
         (layer, head) for layer in (0, 1) for head in range(4)
     }
+
+
+@pytest.mark.parametrize("queries", [1, 2, 3, 4])
+@pytest.mark.parametrize("keys", [1, 2, 3, 4])
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_heads_share_keys_and_values_whatever_the_number_of_tokens(queries, keys, groups):
+    query, key, value = tokens(2, 4, queries, 5), tokens(2, groups, keys, 5), tokens(2, groups, keys, 4)
+    call = of_scaled_dot_product(query, key, value, enable_gqa=True)
+    assert call.key.shape[1] == call.value.shape[1] == 4
+    expected = functional.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+    assert_close(call.weights() @ call.value, expected)

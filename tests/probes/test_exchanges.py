@@ -186,3 +186,11 @@ def test_the_time_is_divided_among_the_controls_that_follow():
     assert _size(group, 4 * 64 * 0.5 - 1) == 63
     assert _size(group, -1.0) == 1
     assert _size(group, math.inf) == 9 * 64
+
+
+def test_the_agreement_of_outputs_is_one_share_per_sequence():
+    (measure,) = Sample(torch.zeros(3, 4), None, 3).measures()
+    before = torch.eye(5)[torch.tensor([[0, 1, 2, 3], [4, 4, 4, 4], [1, 2, 3, 0]])]
+    after = torch.eye(5)[torch.tensor([[0, 1, 2, 4], [4, 4, 4, 4], [0, 0, 0, 4]])]
+    assert measure.of(after, None, before.argmax(-1)).tolist() == [0.75, 1, 0]
+    assert measure.of(after[:, 0], None, before[:, 0].argmax(-1)).tolist() == [1, 1, 0]

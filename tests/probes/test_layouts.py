@@ -3,6 +3,7 @@ noted by the network itself.
 """
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -433,3 +434,19 @@ def test_features_of_a_block_that_is_no_module(layout: str):
         assert torch.equal(features(model, data, layer=layer).tokens, model.stream[layer][2].double())
     with pytest.raises(ValueError, match=f"got {DEPTH}; .* has {DEPTH} blocks"):
         features(model, data, layer=DEPTH)
+
+
+def test_padding_stays_where_the_first_layer_of_an_encoder_is_trained():
+    """The encoder of torch leaves the padding out only if no gradients are needed there."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2).eval().requires_grad_(False)
+    x, padding = torch.randn(3, 4, 8), torch.arange(4) >= torch.tensor([[4], [3], [1]])
+    for trained in (False, True):
+        model.layers[0].requires_grad_(trained)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # nested tensors are a prototype
+            expected = model(x, src_key_padding_mask=padding).detach()
+            assert bool((expected[padding] == 0).all()) == (not trained)
+            with probe(model, [Keep()]):
+                found = model(x, src_key_padding_mask=padding).detach()
+        assert_close(found, expected)

@@ -15,6 +15,7 @@ from transformer_theory.core.metric import Metric
 from transformer_theory.metrics import AttentionMaps, AttentionStatistics
 from transformer_theory.probes import probe
 from transformer_theory.probes.callbacks import lightning_callback, trainer_callback
+from transformer_theory.probes.stored_state import _bytes_of
 
 X, Y = tokens(24, 5, 8), torch.arange(24) % 3
 
@@ -367,3 +368,8 @@ def test_transformers_trainer_resumes_from_a_checkpoint_without_the_callback(tmp
     callback = trainer_callback([AttentionStatistics()], every=1)
     trainer_run(tmp_path, [callback], 6, resume=str(tmp_path / "checkpoint-3"))
     assert set(callback.result.table.column("step")) == {3, 4, 5}
+
+
+def test_objects_are_not_pickled_into_a_state():
+    with pytest.raises(ValueError, match="Object arrays cannot be saved"):
+        _bytes_of(np.array([{}, []], dtype=object))

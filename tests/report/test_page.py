@@ -399,3 +399,18 @@ def test_a_large_comparison_stays_below_five_megabytes(page):
     assert len(page) < 5_000_000
     assert SVM.label in page
     assert all(model in page for model in MODELS)
+
+
+def test_long_lists_are_folded_and_every_number_is_there_once():
+    rows = [
+        Measurement("network", "network", f"thing {n:02d}", float(n), model="ViT", split="test")
+        for n in range(60)
+    ]
+    rows += [on_data(0.1 * n, quantity=f"number {n:02d}") for n in range(20)]
+    tables = re.findall("<table.*?</table>", page_of(small(rows), theories=THEORIES), re.DOTALL)
+    found = [re.findall(r"(?:thing|number) (\d\d)", table) for table in tables]
+    expected = [(0, 8), (8, 20), (0, 24), (24, 60)]
+    assert [names for names in found if names] == [[f"{n:02d}" for n in range(*part)] for part in expected]
+    few = page_of(small([on_data(0.1 * n, quantity=f"number {n:02d}") for n in range(12)]), theories=THEORIES)
+    tables = re.findall("<table.*?</table>", few, re.DOTALL)
+    assert [len(names) for table in tables if (names := re.findall(r"number \d\d", table))] == [12]

@@ -362,3 +362,14 @@ def test_a_stored_command_stays_a_command():
     )
     assert portable_command({"command": "it's no command"}) == "it's no command"
     assert portable_command({}) == ""
+
+
+def test_verdicts_in_a_terminal_have_the_colour_of_their_group():
+    assert [str(terminal.verdict(name).style) for name in ("consistent", "violated", "fails", "")] == [
+        "green",
+        "bold red",
+        "yellow",
+        "dim",
+    ]
+    assert terminal.verdict("violated").plain.endswith(" violated")
+    assert not terminal.verdict("").plain

@@ -29,6 +29,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.__main__ import header
+
 NAME = "transformer_theory"
 ROOT = Path(importlib.util.find_spec(NAME).origin).parents[1]  # of the library under attack
 HANG = 60.0  # seconds after which a command that should be quick hangs
@@ -356,6 +358,8 @@ class Tally:
     """What one kind of attack has tried, and what failed."""
 
     kind: str
+    seed: int = 0
+    made: list[str] = field(default_factory=list)
     tried: int = 0
     failed: int = 0
     seconds: float = 0.0
@@ -383,7 +387,7 @@ def attempt(
     """Runs the cases, each in a box of its own with random numbers of its own, so that one can be repeated
     alone; the tenth of each ten runs the real command.
     """
-    tally, started = Tally(kind), time.monotonic()
+    tally, started = Tally(kind, seed, header(1).splitlines()), time.monotonic()
     for number, case in enumerate(cases):
         if only not in case.name:
             continue

@@ -70,6 +70,19 @@ def test_a_seed_that_fails_leaves_the_others(tmp_path):
         train_seeds(DATA, with_(epochs=1), tmp_path, (1,), workers=1, hardware=CPU, resume=True)
 
 
+def test_a_second_call_does_not_share_the_seeds(tmp_path):
+    def again(outcome):
+        with pytest.raises(FileExistsError, match="out is in use by another training; wait for it"):
+            train_seeds(DATA, with_(epochs=1), tmp_path / "out", (1,), workers=1, hardware=CPU)
+
+    with patch.object(Monitor, "_measure", side_effect=NoAttention):
+        train_seeds(DATA, with_(epochs=1), tmp_path / "out", (0,), workers=1, progress=again, hardware=CPU)
+    assert sorted(path.name for path in (tmp_path / "out").glob("seed-*")) == ["seed-0"]
+    with patch.object(seeds, "train", side_effect=OSError("no")), pytest.raises(ValueError, match="failed"):
+        train_seeds(DATA, with_(epochs=1), tmp_path / "new" / "out", (0,), workers=1, hardware=CPU)
+    assert not (tmp_path / "new" / "out").exists()
+
+
 def test_folders_and_seeds_that_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"\[1, 1\]"):
         train_seeds(DATA, with_(), tmp_path, (1, 1))

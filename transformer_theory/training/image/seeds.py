@@ -26,7 +26,7 @@ from ...core.statistics import over_seeds, student_interval
 from ...core.table import Table
 from ...core.validation import integers
 from ...data.image_data import Images
-from .folder import LAST, check_replaceable, check_unused, clear, make
+from .folder import LAST, check_replaceable, check_unused, claimed, clear, make
 from .loop import train
 from .machine import available_threads
 from .processes import Hardware
@@ -88,8 +88,8 @@ def train_seeds(
     Raises:
         ValueError: there is no seed, a seed occurs twice, ``workers`` is less than 1, or every seed failed;
             then the error quotes the first failure.
-        FileExistsError: the folder of a seed is not empty and neither ``resume`` nor ``extend`` is set, or
-            ``folder`` holds another result.
+        FileExistsError: the folder of a seed is not empty and neither ``resume`` nor ``extend`` is set,
+            ``folder`` holds another result, or another call trains there.
         ConnectionError: the dask scheduler does not answer, or no longer; the folders of the seeds keep their
             checkpoints.
     """
@@ -116,6 +116,7 @@ def train_seeds(
         options["weights"] = Path(os.path.abspath(options["weights"]))
     outcomes: list[Outcome] = []
     with (
+        _reserved(folder),
         parallel.workers(workers) as active,
         _meeting(folder) if cluster else contextlib.nullcontext() as meeting,
     ):
@@ -197,19 +198,30 @@ def _common_hardware(client: Any, wanted: Hardware) -> Hardware:
 
 
 @contextlib.contextmanager
+def _reserved(folder: Path) -> Iterator[None]:
+    """Makes the folder and locks it: two calls would share the seeds, and each would fail at the other's. A
+    folder that stays empty is removed.
+    """
+    make(folder)
+    try:
+        with claimed(folder):
+            yield
+    finally:
+        with contextlib.suppress(OSError):  # the folder is not empty
+            folder.rmdir()
+
+
+@contextlib.contextmanager
 def _meeting(folder: Path) -> Iterator[Path]:
     """Yields the path of a new file in the folder, by which a worker recognises that it sees the
     same folder.
     """
-    make(folder)
     meeting = folder / f".meeting.{secrets.token_hex(8)}"
     try:
         meeting.touch()
         yield meeting
     finally:
         meeting.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # the folder is not empty
-            folder.rmdir()
 
 
 def _outcome(

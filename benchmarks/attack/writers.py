@@ -4,6 +4,7 @@ A result that a message promises at a place must still be there after the next c
 must store an undamaged result, and no piece of work may be stored twice.
 """
 
+import contextlib
 import functools
 import json
 import re
@@ -53,9 +54,13 @@ def promised(outcome: Outcome, work: Path) -> list[Path]:
 def repeated(work: Path) -> list[str]:
     """Lists lines that stand twice, up to their values, in files that grow."""
     found = []
-    for path in [*work.rglob("cells*"), *work.rglob("*.unfinished*")]:
+    texts = dict[Path, str]()
+    with contextlib.suppress(FileNotFoundError):  # drafts come and go
+        for path in [*work.rglob("cells*"), *work.rglob("*.unfinished*")]:
+            texts[path] = path.read_text(encoding="utf-8", errors="replace")
+    for path, lines in texts.items():
         keys: Counter[str] = Counter()
-        for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        for text in lines.splitlines():
             try:
                 line = json.loads(text)
             except ValueError:

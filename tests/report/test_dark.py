@@ -113,3 +113,11 @@ def test_the_sheet_has_a_rule_for_each_colour_of_the_figures_and_the_svg_stays_l
     assert rules.startswith("@media screen and (prefers-color-scheme: dark)")
     assert dark_sheet("<p>no figure</p>") == ""
     assert all(f"{name}:" in STYLES for name in NEUTRAL.values())
+
+
+def test_greys_are_turned_around_and_colours_stay_light():
+    """A bluish grey has a chroma of .02 in OKLab, the palest colours .04 and more."""
+    for grey in ("#d5dfec", "#d0dae8", "#e0d8d0"):
+        assert contrast(on_dark(grey), "#000000") < 4 < contrast(grey, "#000000")
+    for pale in ("#c6dbef", "#ffe0b0"):
+        assert contrast(on_dark(pale), "#000000") > 8

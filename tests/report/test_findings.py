@@ -145,6 +145,11 @@ def test_sentences_say_what_noise_gives_and_how_many_networks_moved():
     other = sentences(found(*on_data(SVM, (0.99, 0.991, 0.992), scope="any data", on_noise=0.3)))[0]
     assert "on noise it is 0.3000" in other
     assert "no finding" not in other
+    # as on noise: within a tenth of the distance to the median of the null
+    distance = 0.991 - float(np.median(NORMAL))
+    for share, same in ((0.09, True), (0.11, False)):
+        rows = on_data(SVM, (0.99, 0.991, 0.992), scope="any data", on_noise=0.991 - share * distance)
+        assert ("no finding" in sentences(found(*rows))[0]) == same
 
 
 @pytest.mark.parametrize("name", ["a_50% x^2 & #1", "`x` for $y$", "R^c"])

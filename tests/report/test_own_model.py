@@ -21,6 +21,7 @@ from transformer_theory.core.statistics import (
 )
 from transformer_theory.core.table import Table
 from transformer_theory.report.figures import pictures
+from transformer_theory.report.html_page import head_of_network
 from transformer_theory.report.sentences import MAX_OF_NETWORK, OF_LABELS
 from transformer_theory.report.sentences import network_statements as statements
 from transformer_theory.report.sentences import other_outcomes as rest
@@ -230,6 +231,13 @@ def test_the_page_escapes_names_and_speaks_of_this_network():
         r"predicted",
         page,
     )
+
+
+def test_the_page_says_when_the_network_was_measured():
+    measured = result(rows("scan_snap", 0.7, 0.8))
+    dated = replace(measured, provenance={**measured.provenance, "date": "2026-01-02T03:04:05Z"})
+    assert head_of_network(dated)["facts"].split(" · ")[-1] == "2026-01-02"
+    assert head_of_network(dated)["facts"] in report.page(dated)
 
 
 def test_measurements_over_a_training_have_the_general_page():

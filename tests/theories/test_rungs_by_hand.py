@@ -14,7 +14,9 @@ from tests.theories.collapse.test_by_hand import squared_contraction
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.data import digits
 from transformer_theory.data.text import Text, Vocabulary
+from transformer_theory.models import ViT
 from transformer_theory.models.decoder import Decoder
+from transformer_theory.theories import theory
 from transformer_theory.theories.bottleneck import ladder as bottleneck
 from transformer_theory.theories.collapse import ladder as collapse
 from transformer_theory.theories.in_context import ladder as in_context
@@ -22,7 +24,8 @@ from transformer_theory.theories.induction import ladder as induction
 from transformer_theory.theories.length import ladder as length
 from transformer_theory.theories.particles import ladder as particles
 from transformer_theory.theories.vision import ladder as vision
-from transformer_theory.training.trained_rungs import digit_parts
+from transformer_theory.training import trained_rungs
+from transformer_theory.training.trained_rungs import digit_parts, headline_in
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -426,3 +429,14 @@ def test_the_validation_digits_are_not_those_of_the_training():
     every = sorted(tuple(each.flatten().tolist()) for each in stored.tokens)
     parts = sorted(tuple(each.flatten().tolist()) for part in (train, validation) for each in part.tokens)
     assert parts == every
+
+
+def test_a_headline_without_value_names_its_network_and_the_reason(monkeypatch):
+    monkeypatch.setattr(trained_rungs, "headline_mean", lambda *_: None)
+    samples = digit_parts()[1][:8]
+    model = ViT.for_tokens(*samples.tokens.shape[1:], 10, dim=8, depth=1, heads=1)
+    in_networks = theory("collapse").in_networks
+    row = headline_in(model, samples, "induction", in_networks, name="mine", steps=3)
+    assert (row.theory, row.kind, row.quantity) == ("induction", "rung", in_networks.headline)
+    assert (row.model, row.data, row.value) == ("mine", samples.name, None)
+    assert row.reason == "measured in no layer of mine"

@@ -51,6 +51,9 @@ atlas: .venv/.installed  ## networks MODELS on the text TEXT and the images IMAG
 mutants: .venv/.installed  ## errors in the mathematics that claims and tests must detect, by hand and at random; the scores are in docs/claims.md
 	@$(BIN)/python -m benchmarks.mutants --workers $(WORKERS)
 	@$(BIN)/python -m benchmarks.random_mutants --workers $(WORKERS)
+	@$(BIN)/python -m benchmarks.random_mutants core data probes report training --count 30 --workers $(WORKERS) \
+		--page docs/random_mutants_frame.json
+	@$(BIN)/python -m benchmarks.random_mutants.frame_page
 	@$(BIN)/python -m transformer_theory.report.ledger docs/claims.md
 
 docs: .venv/.docs  ## the documentation with the page of the demo, as docs/_build/html/index.html

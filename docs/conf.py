@@ -47,6 +47,7 @@ exclude_patterns = [
     "atlas_findings.md",
     "atlas_numbers.md",
     "length_sinks.md",
+    "frame_mutants.md",
     "intervention_tables.md",
     "reach_findings.md",
     "reach_rungs.md",

@@ -338,7 +338,7 @@ def complaints(
             found.append("exit code 2 without a word")
         elif (len(errors) > 1 or errors[-1] < len(lines) - 1) and "--traceback" not in outcome.argv:
             found.append(f"an error of several lines: {lines[errors[0] :]!a:.200}")
-    if bare := re.search(r".{0,60}\[Errno.*", outcome.err):
+    if "--traceback" not in outcome.argv and (bare := re.search(r".{0,60}\[Errno.*", outcome.err)):
         found.append(f"bare system error: {bare[0][:200]}")
     if outcome.code == 2 and before is not None and not several:
         found += [f"exit code 2, but {change}" for change in changes(before, after)]

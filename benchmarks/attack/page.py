@@ -4,6 +4,7 @@ of the same kind and seed.
 """
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,21 +15,27 @@ from .__main__ import KINDS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 STORED, PAGE = DOCS / "attack.json", DOCS / "attack_rows.md"
-KEPT = ("kind", "seed", "tried", "failed", "seconds", "counts", "made", "failures")
+FOLDERS = re.compile(r"/\S*/attack-[^/\s]*/[^/\s]*/")  # of the cases
+KEPT = ("kind", "seed", "tried", "failed", "seconds", "counts", "made")
 
 
 def page(rows: list[dict[str, Any]]) -> str:
     """Returns the table of the rows, and what failed."""
-    lines = ["| kind | seed | tried | failed | minutes | outcomes |", "|---|---:|---:|---:|---:|---|"]
+    lines = [
+        "| kind | seed | tried | failed | minutes | outcomes | day |",
+        "|---|---:|---:|---:|---:|---|---|",
+    ]
+    machines = dict[str, None]()
     for row in rows:
         counts = ", ".join(f"{count:,} {name}" for name, count in sorted(row["counts"].items()))
-        numbers = (row["seed"], f"{row['tried']:,}", row["failed"], f"{row['seconds'] / 60:.0f}")
-        lines.append(f"| `{row['kind']}` | {' | '.join(map(str, numbers))} | {counts} |")
-    made = dict.fromkeys(" · ".join(row["made"]) for row in rows)
+        (made, software), minutes = row["made"], f"{row['seconds'] / 60:.0f}"
+        day, _, machine = made.partition(" UTC · ")
+        machines[f"{machine.partition(', load')[0]} · {software}"] = None
+        numbers = (row["seed"], f"{row['tried']:,}", row["failed"], minutes)
+        lines.append(f"| `{row['kind']}` | {' | '.join(map(str, numbers))} | {counts} | {day[:10]} |")
     failures = [f"- `{row['kind']}`, {each['what']}" for row in rows for each in row["failures"]]
-    return (
-        "\n".join([*lines, "", *(f"Made {each}." for each in made), *(["", *failures] if failures else [])])
-        + "\n"
+    return "\n".join(
+        [*lines, "", *(f"{each}." for each in machines), *(["", *failures] if failures else []), ""]
     )
 
 
@@ -38,7 +45,9 @@ def main(files: list[str]) -> int:
     found = {(row["kind"], row["seed"]): row for row in stored}
     for file in files:
         for row in json.loads(Path(file).read_text(encoding="utf-8")):
-            found[row["kind"], row["seed"]] = {name: row[name] for name in KEPT}
+            failures = [{"what": FOLDERS.sub("", each["what"])} for each in row["failures"]]
+            kept = {name: row[name] for name in KEPT} | {"failures": failures}
+            found[row["kind"], row["seed"]] = kept
     rows = sorted(found.values(), key=lambda row: (KINDS.index(row["kind"]), row["seed"]))
     text = json.dumps(rows, indent=1) + "\n"
     write_together({STORED: text.encode(), PAGE: page(rows).encode()})

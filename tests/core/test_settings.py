@@ -10,6 +10,7 @@ import pytest
 from transformer_theory.cli import main
 from transformer_theory.core.experiment import Experiment, RandomExperiment, range_text, setting, settings_of
 from transformer_theory.theories import list_theories
+from transformer_theory.training.image.settings import Settings
 
 EXPERIMENTS = [kind for theory in list_theories() for kind in theory.experiments]
 every_experiment = pytest.mark.parametrize("kind", EXPERIMENTS, ids=lambda kind: kind.name)
@@ -134,8 +135,9 @@ def test_undeclared_fields_are_not_checked(unchecked):
     assert Free(share=3, fine=1e-11).share == 3
 
 
-def test_a_seed_is_one_of_numpy():
+@pytest.mark.parametrize("kind", [Free, Settings])
+def test_a_seed_is_one_of_numpy(kind):
     """Which takes 32 bits; torch takes more."""
-    assert Free(seed=2**32 - 1).seed == 2**32 - 1
+    assert kind(seed=2**32 - 1).seed == 2**32 - 1
     with pytest.raises(ValueError, match="seed must be an integer"):
-        Free(seed=2**32)
+        kind(seed=2**32)

@@ -52,7 +52,8 @@ def load(tmp_path, text: str | bytes, name: str = "g.edges") -> Graphs:
         "1.0,2.0\n2.0,3.0\n",
         "node1 node2\nnode2 node3\n",
         "a,b,friend\nb,c,\n",
-        '"a",b,,\nb,"c",,\n',
+        '"a",b,,\nb,c\n',
+        'a,"b",,\nb,c\n',
         "alpha,beta,strength\na,b,.5\nb,c,1\n",
     ],
 )

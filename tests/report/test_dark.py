@@ -5,10 +5,21 @@ keeps its light colours.
 import re
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from transformer_theory.core.plotting import _SPARE, COLOURS, STYLE, TINTS, axes, colour, line, shades
-from transformer_theory.report.html import NEUTRAL, PAPER, TEMPLATES, dark_sheet, inline, linear_rgb, on_dark
+from transformer_theory.report.html import (
+    _CONES,
+    _LAB,
+    NEUTRAL,
+    PAPER,
+    TEMPLATES,
+    dark_sheet,
+    inline,
+    linear_rgb,
+    on_dark,
+)
 from transformer_theory.theories import list_theories
 
 # matplotlib's classes
@@ -121,3 +132,10 @@ def test_greys_are_turned_around_and_colours_stay_light():
         assert contrast(on_dark(grey), "#000000") < 4 < contrast(grey, "#000000")
     for pale in ("#c6dbef", "#ffe0b0"):
         assert contrast(on_dark(pale), "#000000") > 8
+
+
+@pytest.mark.parametrize("colour", ["#8c564b", "#5b7c99", "#6b8e5a", "#1f77b4"])
+def test_a_colour_keeps_its_hue_and_chroma(colour):
+    before, after = (_LAB @ np.cbrt(_CONES @ linear_rgb(each)) for each in (colour, on_dark(colour)))
+    assert after[1:] == pytest.approx(before[1:], abs=0.004)
+    assert after[0] > before[0]

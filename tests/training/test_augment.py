@@ -6,7 +6,7 @@ import torch
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from torch.nn import functional
 
-from transformer_theory.training.augment import Augmentation, crop, cutmix, cutout, flip, mixup
+from transformer_theory.training.augment import Augmentation, crop, cutmix, cutout, flip, jitter, mixup
 from transformer_theory.training.rand_augment import OPERATIONS, rand_augment
 
 
@@ -296,3 +296,19 @@ def test_of_mixup_and_cutmix_each_has_half_of_the_batches():
 def test_bad_input_is_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         wrong(bytes_of(2))
+
+
+def test_colours_turn_around_the_grey_axis_and_brightness_stays_in_its_range():
+    torch.manual_seed(0)
+    grey = torch.rand(20, 1, 6, 5).expand(20, 3, 6, 5)
+    assert torch.allclose(jitter(grey, strength=0.0, hue=0.5, share=1.0), grey, atol=1e-6)
+    colour = 0.3 + 0.4 * torch.rand(20, 3, 6, 5)
+    turned = jitter(colour, strength=0.0, hue=0.1, share=1.0)
+    assert torch.allclose(turned.mean(1), colour.mean(1), atol=1e-6)
+    assert torch.allclose(turned.norm(dim=1), colour.norm(dim=1), atol=1e-6)  # a rotation
+    assert not torch.allclose(turned, colour, atol=0.05)
+    flat = torch.full((200, 3, 4, 4), 0.5)
+    changed = jitter(flat, strength=0.4, hue=0.0, share=1.0)
+    assert torch.allclose(changed, changed[:, :1, :1, :1].expand_as(changed), atol=1e-6)  # flat again
+    assert 0.3 <= changed.min() < 0.33
+    assert 0.67 < changed.max() <= 0.7

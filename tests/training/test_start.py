@@ -30,7 +30,6 @@ from transformer_theory.training.image import loop, machine, memory
 from transformer_theory.training.image.evaluate import evaluate
 from transformer_theory.training.image.loop import train
 from transformer_theory.training.image.saved import load
-from transformer_theory.training.image.settings import Settings
 
 
 @pytest.fixture(scope="module")
@@ -351,10 +350,3 @@ def test_a_network_larger_than_the_memory_is_refused_before_it_is_built(tmp_path
 @pytest.mark.skipif(not hasattr(os, "sysconf"), reason="the memory is unknown")
 def test_the_memory_of_this_machine_is_known():
     assert 2**28 < memory.machine_memory() < 2**50
-
-
-def test_a_seed_is_one_of_numpy():
-    """Which takes 32 bits; torch takes more."""
-    assert Settings(seed=2**32 - 1).seed == 2**32 - 1
-    with pytest.raises(ValueError, match="seed must be an integer"):
-        Settings(seed=2**32)

@@ -170,8 +170,8 @@ def configuration(folder: Path) -> dict[str, Any]:
             raise ValueError(f"architectures must be a list of names, got {str(names)[:40]}")
     except ValueError as error:
         raise ValueError(
-            f"{folder / 'config.json'} must describe a network ({error}); write the model again with "
-            "save_pretrained"
+            f"{folder / 'config.json'} must be JSON that describes a network ({error}); write the model "
+            "again with save_pretrained"
         ) from error
     if not any(folder.glob("*.safetensors")):
         others = (

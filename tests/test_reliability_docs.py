@@ -6,11 +6,10 @@ from benchmarks.random_mutants import frame_page
 
 
 def test_the_tables_are_those_of_the_stored_numbers():
-    for module in (frame_page,):
-        stored = json.loads(module.STORED.read_text(encoding="utf-8"))
-        assert module.PAGE.read_text(encoding="utf-8") == module.page(stored)
-        page = (module.DOCS / "reliability.md").read_text(encoding="utf-8")
-        assert f"```{{include}} {module.PAGE.name}\n```" in page
+    stored = json.loads(frame_page.STORED.read_text(encoding="utf-8"))
+    assert frame_page.PAGE.read_text(encoding="utf-8") == frame_page.page(stored)
+    page = (frame_page.DOCS / "reliability.md").read_text(encoding="utf-8")
+    assert f"```{{include}} {frame_page.PAGE.name}\n```" in page
 
 
 def test_four_of_five_mutants_of_the_frame_are_detected():

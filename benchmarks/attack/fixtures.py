@@ -83,6 +83,12 @@ DATA = ("images", "photos", "tokens.npz", "text.txt", "ids.npy", "edges.edgelist
 DATA += ("graphs", "net.py", "labels.txt")
 
 
+def furnish(box: Box) -> None:
+    """Puts data and stores for the commands of :data:`QUICK` into the working folder."""
+    for name in ("images", "tokens.npz", "net.py", "compared", "reached", "trained"):
+        box.take(name)
+
+
 def write_data(folder: Path) -> None:
     """Writes a small file or folder of every kind that a command reads."""
     chance = np.random.default_rng(0)

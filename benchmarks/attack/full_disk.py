@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .common import Box, Case, Outcome, complaints
-from .fixtures import CLAIM, QUICK
+from .fixtures import CLAIM, QUICK, furnish
 from .kills import SEEDS
 
 COUNT = 1  # each size once
@@ -56,8 +56,7 @@ def _scarce_memory(size: int) -> None:
 
 def scarce(box: Box, name: str, size: str) -> list[str]:
     """Runs a command that may take little memory: its numbers or one line."""
-    for each in ("images", "tokens.npz", "net.py", "compared", "reached", "trained"):
-        box.take(each)
+    furnish(box)
     box.note(f"at most {size} of memory")
     limit = functools.partial(_scarce_memory, MEMORY[size])
     outcome = box.run(*COMMANDS[name], before=limit, limit=120, real=False)
@@ -67,8 +66,7 @@ def scarce(box: Box, name: str, size: str) -> list[str]:
 
 def attack(box: Box, name: str, size: str, kind: str) -> list[str]:
     """Runs a command whose folder has too little space, and judges message and files."""
-    for each in ("images", "tokens.npz", "net.py", "compared", "reached", "trained"):
-        box.take(each)
+    furnish(box)
     disk = box.work / "disk"
     disk.mkdir()
     argv = [f"disk/{word}" if re.fullmatch(r"o(/.*)?", word) else word for word in COMMANDS[name]]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .common import Box, Case, Running, complaints
-from .fixtures import QUICK, TRAIN
+from .fixtures import QUICK, TRAIN, furnish
 from .results import compare
 
 COUNT = 20
@@ -61,10 +61,9 @@ TARGETS = {
 }
 
 
-def furnish(box: Box, target: Target) -> None:
+def furnish_for(box: Box, target: Target) -> None:
     """Puts data, stores and the store of the command into the working folder."""
-    for name in ("images", "tokens.npz", "net.py", "compared", "reached", "trained"):
-        box.take(name)
+    furnish(box)
     if target.store:
         box.take(target.store, "o")
 
@@ -74,11 +73,11 @@ def killed(box: Box, name: str, way: str) -> list[str]:
     target = TARGETS[name]
 
     def make(once: Box) -> None:
-        furnish(once, target)
+        furnish_for(once, target)
         once.undisturbed(*target.argv)
 
     whole = box.once(f"whole {name}", make).work
-    furnish(box, target)
+    furnish_for(box, target)
     start = 3.0 if box.real else 0.0  # a real command imports the library first
     moment = box.random.uniform(0.02, start + target.seconds)
     running = box.start(target.argv)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .common import Box, Case, Outcome, Running, complaints
-from .fixtures import QUICK
+from .fixtures import QUICK, furnish
 from .kills import SEEDS
 from .results import compare
 
@@ -33,12 +33,6 @@ PAIRS = {
     "compare --overwrite": [*QUICK["compare"], "--overwrite"],
     "report --overwrite": [*QUICK["report"], "--overwrite"],
 }
-
-
-def furnish(box: Box) -> None:
-    """Puts data and stores into the working folder."""
-    for name in ("images", "tokens.npz", "net.py", "compared", "reached", "trained"):
-        box.take(name)
 
 
 def promised(outcome: Outcome, work: Path) -> list[Path]:

@@ -13,7 +13,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +134,7 @@ def ledger(
         factor=number(MARGIN),
         locators=_locators(records),
         mutants=mutants and _mutants(mutants, records),
-        random=random and _random(random, records),
+        random=random and random_mutants(random, {theory.name: theory.title for theory in records}),
         fresh=fresh and _fresh(fresh),
         sections=[
             (
@@ -228,10 +228,11 @@ def _with_total(
     heads: Sequence[str],
     rows: Sequence[tuple[str, Counter[str]]],
     cells: Callable[[Counter[str]], list[str]],
+    first: str = "theory",
 ) -> str:
-    """Returns a table with one row per theory and one for the sum of all counts."""
+    """Returns a table with one row per theory, or another part, and one for the sum of all counts."""
     total = sum((counts for _, counts in rows), Counter[str]())
-    return _markdown(["theory", *heads], [[name, *cells(counts)] for name, counts in [*rows, ("all", total)]])
+    return _markdown([first, *heads], [[name, *cells(counts)] for name, counts in [*rows, ("all", total)]])
 
 
 def _mutants(record: Document, theories: Sequence[Theory]) -> dict[str, Any]:
@@ -257,9 +258,14 @@ def _mutants(record: Document, theories: Sequence[Theory]) -> dict[str, Any]:
     }
 
 
-def _random(record: Document, theories: Sequence[Theory]) -> dict[str, Any]:
-    """Returns the parts of the section on random mutants: scores of the theories that were run, mutants that
-    were not detected, those that are equivalent, and the origin of the numbers.
+def random_mutants(record: Document, titles: Mapping[str, str], first: str = "theory") -> dict[str, Any]:
+    """Returns the parts of a section on random mutants: "table" with the scores of the parts that were run,
+    "survivors" that were not detected, those that are "equivalent", "seed", and "origin" of the numbers.
+
+    Args:
+        record: the stored outcomes.
+        titles: title of each theory, or of another part of the library, by name.
+        first: head of the column of titles.
     """
     heads = ["mutants", "equivalent", "by claims", "by tests", "undecided", "undetected", "score", "at first"]
     outcomes = grouped(record["mutants"], lambda one: one["theory"])
@@ -268,7 +274,7 @@ def _random(record: Document, theories: Sequence[Theory]) -> dict[str, Any]:
         + Counter("missed" for one in mutants if one.get("missed") and one["outcome"] in ("claims", "tests"))
         for name, mutants in outcomes.items()
     }
-    rows = [(theory.title, counts[theory.name]) for theory in theories if theory.name in counts]
+    rows = [(title, counts[name]) for name, title in titles.items() if name in counts]
 
     def lines(*names: str) -> list[str]:
         return [
@@ -279,7 +285,7 @@ def _random(record: Document, theories: Sequence[Theory]) -> dict[str, Any]:
         ]
 
     return {
-        "table": _with_total(heads, rows, _random_score),
+        "table": _with_total(heads, rows, _random_score, first),
         "survivors": lines("undecided", "undetected"),
         "equivalent": lines("equivalent"),
         "seed": record["seed"],
@@ -306,7 +312,8 @@ def _fresh(record: Document) -> str:
 
 def _change(mutant: Document) -> str:
     """Returns the place of a random mutant and its old and new text."""
-    place = f"{mutant['file'].partition('/theories/')[2]}, line {mutant['line']}"
+    file = mutant["file"].removeprefix("transformer_theory/").removeprefix("theories/")
+    place = f"{file}, line {mutant['line']}"
     old, new = (_code(mutant[name]) for name in ("old", "new"))
     return f"{place}: {old} {f'becomes {new}' if new else 'left out'}, in {_code(mutant['text'])}"
 

@@ -118,8 +118,11 @@ def install(monkeypatch) -> None:
 def replace_theories(monkeypatch, *records: Theory) -> None:
     """Puts these records in place of all theories, for the length of a test."""
     module = importlib.import_module("transformer_theory.theories")
+    catalogue = importlib.import_module("transformer_theory.cli.catalogue")
     monkeypatch.setattr(module, "THEORIES", tuple(record.name for record in records))
     monkeypatch.setattr(module, "list_theories", lambda: records)
+    monkeypatch.setattr(module, "_imported", lambda name: {record.name: record for record in records}[name])
+    monkeypatch.setattr(catalogue, "stored", lambda: [catalogue.texts_of(record) for record in records])
 
 
 def process(*arguments, **options):

@@ -3,6 +3,8 @@
 import importlib
 import json
 import os
+import subprocess
+import sys
 
 import networkx
 import pytest
@@ -97,6 +99,48 @@ def test_list_describes_one_of_them(name, words, capsys):
     assert main(["list", name]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert all(word in out for word in words), out
+
+
+def test_the_stored_texts_are_those_of_the_records(monkeypatch):
+    from transformer_theory.cli import catalogue
+
+    monkeypatch.undo()
+    assert catalogue.STORED.read_text(encoding="utf-8") == catalogue.stored_text(), (
+        "the texts of a theory have changed; run python -m transformer_theory.cli.catalogue"
+    )
+
+
+# What a command imports before it does anything: --help must not wait for torch, nor list for the theories.
+WITHOUT = """
+import sys
+from transformer_theory.cli import main
+sys.stdout = open(__import__("os").devnull, "w")
+main({words!r}.split())
+heavy = {{"torch", "scipy", "matplotlib", "numpy"}} & set(sys.modules)
+sys.exit(f"imported {{heavy}}" if heavy else 0)
+"""
+
+
+@pytest.mark.parametrize(
+    "words", ["--help", "--version", "verify --help", "measure --help", "list", "list joma", "list nobody"]
+)
+def test_the_first_commands_import_neither_torch_nor_numpy(words):
+    program = [sys.executable, "-c", WITHOUT.format(words=words)]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_claim_imports_its_own_theory_alone():
+    program = (
+        "import sys, transformer_theory.theories as all\n"
+        "(claim,) = all.claims('joma/gradient')\n"
+        "others = [name for name in all.THEORIES if f'transformer_theory.theories.{name}' in sys.modules]\n"
+        "sys.exit(0 if others == ['joma'] else f'imported {others}')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_help_of_an_experiment_describes_it(capsys):

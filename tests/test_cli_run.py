@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tests.stand_in import THEORY, install
 from transformer_theory.cli import main
-from transformer_theory.cli.catalogue import catalogue
+from transformer_theory.cli.catalogue import catalogue, texts_of
 from transformer_theory.core import format
 from transformer_theory.core.measurement import Basis, Measurement, Null, judge
 from transformer_theory.core.plotting import axes
@@ -169,7 +169,7 @@ def widths(renderable, width: int) -> list[str]:
 def test_names_are_whole_in_a_terminal_of_any_width(width):
     # it has the longest names
     theory = importlib.import_module("transformer_theory.theories.attention_svm").THEORY
-    lines = widths(lambda shown: catalogue((theory,)), width)
+    lines = widths(lambda shown: catalogue([texts_of(theory)]), width)
     assert max(map(len, lines)) <= width
     assert theory.name in lines[0]
     assert theory.question in " ".join(" ".join(lines).split())

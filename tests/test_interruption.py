@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tests.stand_in import process
-from transformer_theory.cli import AGAIN, main
+from transformer_theory.cli import AGAIN, ALARM, main
 
 
 @pytest.fixture(autouse=True)
@@ -211,6 +211,25 @@ def test_a_lost_signal_is_raised_again_and_cleaning_up_is_not_interrupted(monkey
     assert stages == ["cleaned up"]
     assert capsys.readouterr().err == "transformer-theory: interrupted\n"
     time.sleep(2 * AGAIN)  # the timer has ended with the command
+
+
+@pytest.mark.skipif(ALARM is None, reason="the system has no timer")
+def test_a_signal_while_handlers_are_restored_does_not_set_the_timer(monkeypatch):
+    """It would end the process when the handlers are the usual ones again."""
+    timers, set_timer = [], signal.setitimer
+
+    def late(which, seconds, interval=0.0):
+        set_timer(which, seconds, interval)
+        timers.append(seconds)
+        handler = signal.getsignal(ALARM)
+        if not seconds and callable(handler):  # Python handles what the system had delivered before
+            handler(ALARM, None)
+
+    monkeypatch.setattr(signal, "setitimer", late)
+    monkeypatch.setattr("transformer_theory.cli.catalogue.list_theories", lambda options: 0)
+    assert main(["list"]) == 0
+    assert timers[-1] == 0
+    assert signal.getsignal(ALARM) == signal.SIG_DFL
 
 
 def children(parent: int) -> set[int]:

@@ -126,7 +126,11 @@ def _interruptible(*, last: bool) -> Iterator[None]:
     A handler that the caller has installed is not replaced.
     """
 
+    active = True
+
     def interrupt(number: int, frame: object) -> None:
+        if not active:
+            return
         if ALARM in replaced:
             signal.setitimer(signal.ITIMER_REAL, AGAIN, AGAIN)
         if not _is_handled():
@@ -150,10 +154,17 @@ def _interruptible(*, last: bool) -> Iterator[None]:
 
     sys.unraisablehook = unraisable
     try:
-        yield
-    finally:
+        try:
+            yield
+        finally:
+            active = False
+    finally:  # also if a signal came before the line above
+        # A signal that Python has received and not yet handled must not set the timer again: it would end the
+        # process once the handlers are the usual ones.
+        active = False
         sys.unraisablehook = print_unraisable
-        if ALARM in replaced:
+        if ALARM is not None and ALARM in replaced:
+            signal.signal(ALARM, signal.SIG_IGN)
             signal.setitimer(signal.ITIMER_REAL, 0)
         for number in replaced:
             signal.signal(number, signal.SIG_IGN if last and number != ALARM else defaults[number])

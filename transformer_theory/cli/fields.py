@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ..core.experiment import range_text
-
 
 def add_fields(parser: Any, kind: Any, *, without: Sequence[str] = ()) -> None:
     """Adds an option ``--field-name`` for each field.
@@ -26,6 +24,8 @@ def add_fields(parser: Any, kind: Any, *, without: Sequence[str] = ()) -> None:
     Raises:
         TypeError: a field has another type, which is a bug in the dataclass, not an error of the user.
     """
+    from ..core.experiment import range_text  # imports torch, which error messages do not wait for
+
     hints = get_type_hints(kind if isinstance(kind, type) else type(kind))
     for field in fields(kind):
         if field.name in without:

@@ -3,15 +3,15 @@
 import argparse
 import difflib
 import math
-from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
 from .. import __version__
 from ..core.errors import nearest, nearest_first
-from . import catalogue, claims, commands, interventions, reach, report, training
 from .terminal import NAME
 from .texts import EXIT_CODES, MEASURE_MORE, REPORT_MORE, VERIFY_JSON
 
@@ -100,14 +100,19 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
     parsers: dict[str, _Parser] = {}
 
-    def command(
-        name: str, function: Callable[[argparse.Namespace], int], help: str, *, former: str = ""
-    ) -> _Parser:
-        """Adds a command; ``former``: its name before this release, which still works."""
+    def command(name: str, function: str, help: str, *, former: str = "") -> _Parser:
+        """Adds a command.
+
+        Args:
+            name: name of the command.
+            function: module and name of the function that runs it; the module is imported then.
+            help: what it does.
+            former: its name before this release, which still works.
+        """
         subparser = subparsers.add_parser(
             name, help=help, description=help, allow_abbrev=False, aliases=[former] if former else []
         )
-        subparser.set_defaults(command=function)
+        subparser.set_defaults(command=partial(_run, function))
         subparser.add_argument("--traceback", action="store_true", help="show the traceback of an error")
         parsers.update({known: subparser for known in (name, former) if known})
         return subparser
@@ -134,7 +139,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
 
     subparser = command(
         "list",
-        catalogue.list_theories,
+        "catalogue.list_theories",
         "list all theories with their claims and experiments, or describe one of them",
     )
     subparser.add_argument(
@@ -146,7 +151,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
 
     subparser = command(
         "compare",
-        commands.compare_theories,
+        "commands.compare_theories",
         "evaluate every theory on the same data and in the same trained networks",
     )
     text = (
@@ -193,7 +198,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
 
     subparser = command(
         "reach",
-        reach.reach_of_theories,
+        "reach.reach_of_theories",
         "measure how far theories extend when their assumptions are relaxed one by one",
     )
     text = "theories to measure, or single rungs as THEORY/RUNG (default: all theories that have a ladder)"
@@ -232,7 +237,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
 
     subparser = command(
         "measure",
-        commands.measure_networks,
+        "commands.measure_networks",
         "measure your own model, or several, with every theory, and write a page about it",
         former="probe",
     )
@@ -299,7 +304,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     add_out(subparser, required=False)
 
     help = "change attention in your own model as theories say, and measure what its outputs lose"
-    subparser = command("intervene", interventions.intervene_in_network, help)
+    subparser = command("intervene", "interventions.intervene_in_network", help)
     subparser.epilog = MEASURE_MORE
     subparser.add_argument("model", metavar="MODEL", help="model in one of the forms that measure takes")
     text = "images with their classes for a model that takes images, see measure"
@@ -323,7 +328,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
         "check claims, each with a control that must fail; the exit code is 1 if a claim is violated or a "
         "control does not fail"
     )
-    subparser = command("verify", claims.verify_claims, help)
+    subparser = command("verify", "claims.verify_claims", help)
     subparser.epilog = VERIFY_JSON
     text = (
         "claims to check (see list): a single claim, all claims of a theory, quick (claims that take about "
@@ -336,7 +341,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     subparser.add_argument("--json", action="store_true", help="print a JSON document instead of the table")
     add_out(subparser, required=False)
 
-    subparser = command("run", commands.run_experiment, "run one experiment and plot its figure")
+    subparser = command("run", "commands.run_experiment", "run one experiment and plot its figure")
     subparser.add_argument(
         "experiment",
         metavar="EXPERIMENT",
@@ -354,7 +359,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
 
     subparser = command(
         "train",
-        training.train_network,
+        "training.train_network",
         "train a network on images and compute the metrics of every theory during training",
     )
     text = "crate, crate-paper, crate-exact, crate-alpha, crate-alpha-published, tost or vit"
@@ -388,13 +393,16 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     )
     subparser.add_argument("--seeds", type=_seeds, metavar="N|A,B", help=text)
     add_workers(subparser, "number of processes that train the seeds of --seeds", None)
-    training.add_loggers(subparser)
+    text = "log every interval for TensorBoard, into DIR/tensorboard; a resumed training continues its logs"
+    subparser.add_argument("--tensorboard", action="store_true", help=text)
+    text = "log every interval as a line of DIR/metrics.csv"
+    subparser.add_argument("--csv", action="store_true", help=text)
     if argv[:1] == ["train"]:
         _training_options(subparser, argv[1:])
 
     subparser = command(
         "evaluate",
-        training.evaluate_network,
+        "training.evaluate_network",
         "print the test accuracy of a trained network, overall and per class",
     )
     subparser.add_argument(
@@ -405,7 +413,7 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
 
     subparser = command(
         "report",
-        report.write_report,
+        "report.write_report",
         "write a page, tables, figures and references from one or several stored results",
     )
     subparser.epilog = REPORT_MORE
@@ -431,12 +439,18 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
 
     subparser = command(
         "cite",
-        claims.cite_sources,
+        "claims.cite_sources",
         "print BibTeX entries for a theory, a claim or a result, and for this library",
     )
     text = "theory, claim, BibTeX key, folder of a stored result, or software (this library only)"
     subparser.add_argument("name", metavar="THEORY|CLAIM|KEY|DIR|software", help=text)
     return parser, parsers
+
+
+def _run(function: str, options: argparse.Namespace) -> int:
+    """Imports the module of a command, and runs the command."""
+    module, _, name = function.partition(".")
+    return getattr(import_module(f".{module}", __package__), name)(options)
 
 
 def _describe_networks(steps: argparse.Action, networks: argparse.Action) -> None:

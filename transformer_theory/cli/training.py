@@ -142,13 +142,6 @@ def train_network(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_loggers(parser: argparse.ArgumentParser) -> None:
-    """Adds the options for logs."""
-    text = "log every interval for TensorBoard, into DIR/tensorboard; a resumed training continues its logs"
-    parser.add_argument("--tensorboard", action="store_true", help=text)
-    parser.add_argument("--csv", action="store_true", help="log every interval as a line of DIR/metrics.csv")
-
-
 def _check_combinations(options: argparse.Namespace) -> None:
     """Checks the options that depend on one another.
 

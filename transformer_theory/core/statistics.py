@@ -100,13 +100,13 @@ def clopper_pearson(successes, trials, *, confidence: float = 0.95) -> tuple[np.
         successes, trials: integers, or arrays of integers of equal shape.
         confidence: coverage probability.
     """
-    from scipy.stats import beta
+    from scipy.special import betaincinv
 
     k, n = np.asarray(successes, dtype=float), np.asarray(trials, dtype=float)
     tail = (1 - confidence) / 2
     # np.where evaluates both branches, so np.maximum keeps the parameters of the beta distribution positive.
-    low = np.where(k > 0, beta.ppf(tail, np.maximum(k, 1), n - k + 1), 0.0)
-    high = np.where(k < n, beta.ppf(1 - tail, k + 1, np.maximum(n - k, 1)), 1.0)
+    low = np.where(k > 0, betaincinv(np.maximum(k, 1), n - k + 1, tail), 0.0)
+    high = np.where(k < n, betaincinv(k + 1, np.maximum(n - k, 1), 1 - tail), 1.0)
     return low, high
 
 
@@ -143,12 +143,12 @@ def student_interval(values: Sequence[float], *, confidence: float = 0.95) -> tu
     >>> f"{low:.2f} to {high:.2f}"
     '-0.48 to 4.48'
     """
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
     n = len(values)
     if n < 2:
         return None
-    half = float(t.ppf((1 + confidence) / 2, n - 1)) * float(np.std(values, ddof=1)) / math.sqrt(n)
+    half = float(stdtrit(n - 1, (1 + confidence) / 2)) * float(np.std(values, ddof=1)) / math.sqrt(n)
     mean = float(np.mean(values))
     return mean - half, mean + half
 
@@ -226,10 +226,10 @@ def jackknife_half_width(values: Sequence[float], *, confidence: float = 0.95) -
         values: the statistic without each group.
         confidence: coverage probability.
     """
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
     groups = len(values)
-    return float(t.ppf((1 + confidence) / 2, groups - 1)) * math.sqrt((groups - 1) * float(np.var(values)))
+    return float(stdtrit(groups - 1, (1 + confidence) / 2)) * math.sqrt((groups - 1) * float(np.var(values)))
 
 
 def pseudo_values(value: float, without: Sequence[float]) -> Float[np.ndarray, " groups"]:

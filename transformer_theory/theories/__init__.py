@@ -46,7 +46,12 @@ LIST = "`transformer-theory list`"  # the command that shows all names
 @cache
 def list_theories() -> tuple[Theory, ...]:
     """Returns all theories, in the order of the report. The first call imports their packages."""
-    return tuple(import_module(f".{name}", __name__).THEORY for name in THEORIES)
+    return tuple(map(_imported, THEORIES))
+
+
+def _imported(name: str) -> Theory:
+    """Imports the package of one theory, and returns its record."""
+    return import_module(f".{name}", __name__).THEORY
 
 
 def theory(name: str) -> Theory:
@@ -90,6 +95,11 @@ def claims(name: str) -> tuple[Claim, ...]:
     Raises:
         ValueError: the name is unknown; the message suggests the nearest one.
     """
+    prefix = name.partition("/")[0]
+    if prefix in THEORIES:  # one theory is imported sooner than all
+        found = _imported(prefix).claims
+        if name == prefix or (found := tuple(one for one in found if one.id == name)):
+            return found
     all_claims = tuple(_claims().values())
     groups = {"all": all_claims} | {
         cost: tuple(one for one in all_claims if one.cost == cost) for cost in get_args(Cost)
@@ -160,7 +170,7 @@ def verify(names: str | Iterable[str], seeds: int | Iterable[int] = 5, *, progre
         raise ValueError(f"verify takes at least one claim or theory, got none; {LIST} shows all")
     with shown(progress, names if isinstance(names, str) else ", ".join(selection)):
         outcomes = tuple(one.verify(seeds) for one in chosen)
-    return outcomes[0] if isinstance(names, str) and names in _claims() else outcomes
+    return outcomes[0] if isinstance(names, str) and [one.id for one in chosen] == [names] else outcomes
 
 
 def cite(name: str) -> str:

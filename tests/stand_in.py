@@ -119,6 +119,7 @@ def replace_theories(monkeypatch, *records: Theory) -> None:
     """Puts these records in place of all theories, for the length of a test."""
     module = importlib.import_module("transformer_theory.theories")
     catalogue = importlib.import_module("transformer_theory.cli.catalogue")
+    module.list_theories()  # it caches what it returns, which must not be these records
     monkeypatch.setattr(module, "THEORIES", tuple(record.name for record in records))
     monkeypatch.setattr(module, "list_theories", lambda: records)
     monkeypatch.setattr(module, "_imported", lambda name: {record.name: record for record in records}[name])

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 FORMAT = 3
 COMMANDS = ("compare", "intervene", "probe", "reach", "train", "verify")  # results with known settings
+REQUIRED = {"reach": ("ladders",), "probe": ("model",)}  # settings without which no page is written
 FILES = ("result.json", "table.jsonl", "arrays.npz", "verifications.json")  # all files of a stored result
 
 
@@ -277,6 +278,8 @@ class Result:
             check_types(Provenance, result.provenance)
             if result.name in COMMANDS:
                 check_types(Settings, result.settings)
+                for name in REQUIRED.get(result.name, ()):
+                    _ = result.settings[name]
             return result
         except PermissionError as error:
             raise PermissionError(

@@ -3,6 +3,9 @@
 Words from k-means clusters of patches are the "visual words" of :cite:t:`sivic2003video`.
 """
 
+import functools
+from typing import Any
+
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
@@ -41,6 +44,14 @@ def patches(images: Float[Tensor, "n c h w"], size: int) -> Float[Tensor, "n seq
     return rearrange(images, "n c (h p) (w q) -> n (h w) (p q c)", p=size, q=size)
 
 
+def number_of_words(tokens: Float[Tensor, "*batch dim"], most: int) -> int:
+    """Returns the number of different tokens, but at most ``most``: k-means cannot find more clusters."""
+    points = tokens.reshape(-1, tokens.shape[-1])
+    # In most data, a few tokens are different enough. To sort all of them takes longer than k-means.
+    few = len(points[: 4 * most].unique(dim=0))
+    return min(most, few if few >= most else len(points.unique(dim=0)))
+
+
 @converted(floats=("tokens",))
 def codebook(
     tokens: Float[Tensor, "*batch dim"], k: int, *, generator: torch.Generator
@@ -61,21 +72,29 @@ def codebook(
         ValueError: k is not between 1 and the number of different tokens.
     """
     from sklearn.cluster import KMeans
-    from threadpoolctl import threadpool_limits
 
     points = tokens.reshape(-1, tokens.shape[-1])  # [number of tokens, dim]
-    distinct = len(points.unique(dim=0))
-    if not 1 <= k <= distinct:
+    if k < 1 or number_of_words(points, k) < k:
+        distinct = len(points.unique(dim=0))
         raise ValueError(
             f"k must lie between 1 and the number of different tokens, {distinct}, got {k}; choose a "
             "smaller codebook"
         )
     seed = int(torch.randint(2**31 - 1, (1,), generator=generator))
-    with threadpool_limits(limits=1):
+    with _pools().limit(limits=1):
         kmeans = KMeans(k, n_init=1, random_state=seed).fit(points.double().cpu().numpy())  # pyright: ignore[reportArgumentType]
     centres = torch.from_numpy(kmeans.cluster_centers_).to(points)
     centres = centres[torch.linalg.vector_norm(centres, dim=-1).argsort(stable=True)]
     return nearest_centre(points, centres).reshape(tokens.shape[:-1]), centres
+
+
+@functools.cache
+def _pools() -> Any:
+    """Finds the thread pools, those of scikit-learn among them. The search takes as long as k-means."""
+    import sklearn.cluster  # noqa: F401 - loads them
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 def nearest_centre(points: Float[Tensor, "n dim"], centres: Float[Tensor, "k dim"]) -> Int[Tensor, " n"]:

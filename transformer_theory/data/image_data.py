@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..core.sources import Source
 from ..core.validation import integers
-from .bridges import codebook, patches
+from .bridges import codebook, number_of_words, patches
 from .tokens import TokenData, stratified
 
 MAX_SAMPLES = 2000  # largest number of images from which tokens for the theories are cut
@@ -149,7 +149,7 @@ class Images:
         tokens = patches(scaled, patch_size)
         # k-means cannot find more clusters than there are distinct patches. Half precision is enough to count
         # them: it represents integers up to 255 exactly and needs a quarter of the memory of float64.
-        words = min(words, len(patches(sample.pixels.half(), patch_size).flatten(0, 1).unique(dim=0)))
+        words = number_of_words(patches(sample.pixels.half(), patch_size), words)
         ids, _ = codebook(tokens, words, generator=generator)
         return TokenData(
             tokens=tokens,

@@ -9,6 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -90,9 +91,10 @@ class Emitter:
         if tokens is None or output is None:
             values = call.value.transpose(1, 2).flatten(2)
             tokens, output = values if tokens is None else tokens, values if output is None else output
-        makers: dict[str, Callable[[], Tensor | None]] = {"weights": lambda: call.weights().detach()}
+        # functions that can be pickled, for a probe that measures in a second process
+        makers: dict[str, Callable[[], Tensor | None]] = {"weights": partial(_weights, call)}
         if "query_map" in scores:
-            makers["bilinear"] = lambda: scores["key_map"].mT @ scores["query_map"]
+            makers["bilinear"] = partial(_bilinear, scores["key_map"], scores["query_map"])
         columns = {
             "kind": "attention",
             "tokens": tokens,
@@ -196,6 +198,16 @@ class Emitter:
             return data[indices]
         # Masks and biases may have a batch axis of length 1.
         return _map_tensors(data, lambda x: x[indices] if len(x) == length else x)
+
+
+def _weights(call: Call) -> Tensor:
+    return call.weights().detach()
+
+
+def _bilinear(
+    key_map: Float[Tensor, "heads p dim"], query_map: Float[Tensor, "heads p dim"]
+) -> Float[Tensor, "heads dim dim"]:
+    return key_map.mT @ query_map
 
 
 def _bilinear_source(call: Call, projection: Projection | str | None) -> Projection | str:

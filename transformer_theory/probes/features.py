@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..core.errors import nearest
 from ..core.measurement import Measurement
 from ..core.metric import Activations, Metric
-from ..data.bridges import codebook
+from ..data.bridges import codebook, number_of_words
 from ..data.tokens import TokenData
 from .evaluation import evaluation, forward
 from .forward_pass import NoAttention
@@ -106,7 +106,7 @@ def features_with_words(
     is_patch = torch.ones(result.tokens.shape[1], dtype=torch.bool)
     if position is not None and result.tokens.shape[1] > data.tokens.shape[1]:
         is_patch[position] = False
-    k = min(words, len(result.tokens[:, is_patch].flatten(0, 1).unique(dim=0)))
+    k = number_of_words(result.tokens[:, is_patch], words)
     ids = torch.full(result.tokens.shape[:2], k)
     ids[:, is_patch], _ = codebook(result.tokens[:, is_patch], k, generator=generator)
     return replace(result, ids=ids, next_id=k + 1 + data.labels, vocab_size=k + 1 + data.classes)

@@ -19,6 +19,7 @@ from ..core.result import Result, provenance
 from ..core.statistics import BAND_DRAWS
 from ..core.table import Table
 from ..core.validation import as_labels, as_tensor, integers
+from .background import Background, Measured, Work, is_possible
 from .forward_pass import ForwardPass, NoAttention
 from .modules import check_stored, first_tensor, is_shared, original_of
 from .redirect import Redirect, inside_vmap
@@ -39,6 +40,7 @@ def probe(
     draws: int | None = None,
     special_ids: Collection[int] | None = None,
     grid: tuple[int, int] | None = None,
+    background: bool = False,
 ) -> "Probe":
     """Creates a context manager that computes metrics of a model while it runs.
 
@@ -72,15 +74,20 @@ def probe(
             the model names.
         grid: rows and columns of the patches, for networks whose inputs are tokens that were cut from images.
             None: the grid is that of the network's own patch embedding, if its inputs are images.
+        background: whether the metrics are computed in a second process, from copies, while the model goes
+            on (:mod:`.background`). Rows then arrive later, all of them before the end of the ``with`` block
+            or :meth:`.Probe.result`. It needs Linux, a free core, and a model that is not shared by several
+            processes; parameters on an accelerator are copied to the CPU.
     Returns:
         The probe. The shapes of activations are listed in
         :class:`~transformer_theory.core.metric.Activations`.
     Raises:
-        ValueError: ``every`` or ``max_samples`` is less than 1, ``draws`` is negative, or ``metrics`` are not
-            metrics. At the first observed pass: no name matches ``layers``.
+        ValueError: ``every`` or ``max_samples`` is less than 1, ``draws`` is negative, ``metrics`` are not
+            metrics, or a second process is impossible here. At the first observed pass: no name matches
+            ``layers``.
         NoAttention: the first observed pass contains no attention, and a metric needs it.
     """
-    options = {"special_ids": special_ids, "grid": grid}
+    options: dict[str, Any] = {"special_ids": special_ids, "grid": grid, "background": background}
     return Probe(
         model,
         metrics,
@@ -106,7 +113,8 @@ class Probe:
             ``transformers``.
         targets: targets of the outputs of the *next* forward pass, ``[batch, ...]``, for metrics of the
             outputs.
-        rows: all rows so far; with a file, the rows of the last measurement.
+        rows: all rows so far; with a file, the rows of the last measurement. With a second process, those
+            that have arrived.
         shared: whether a measurement covers the data of all processes; True for a model that is wrapped for
             parallel training.
         step: value of the column ``step`` of the next measurement. None: the index of the forward pass, from
@@ -132,6 +140,7 @@ class Probe:
         draws: int | None = None,
         special_ids: Collection[int] | None = None,
         grid: tuple[int, int] | None = None,
+        background: bool = False,
     ):
         if grid is not None:
             integers(rows=grid[0], columns=grid[1])
@@ -153,6 +162,11 @@ class Probe:
             max_samples,
         )
         self.shared = is_shared(model)
+        self.background = background
+        if background and (self.shared or not is_possible()):
+            why = "the model is shared by several processes" if self.shared else "it needs Linux"
+            raise ValueError(f"background=True is not possible here: {why}; leave it out")
+        self._background: Background | None = None  # the second process while it runs
         self.name = type(original_of(model)).__name__ if name is None else name
         self.labels: Int[Tensor, " batch"] | np.ndarray | Sequence | None = None
         self._words: dict[str, int] = {}  # numbers of labels that are words
@@ -198,7 +212,20 @@ class Probe:
         return self
 
     def __exit__(self, *_) -> None:
-        """Closes the probe, before or after other probes of the model; does nothing if it is not open."""
+        """Closes the probe, before or after other probes of the model; does nothing if it is not open. Waits
+        for the measurements of a second process, and ends it.
+        """
+        self._release()
+        if self._background is not None:
+            try:
+                self._receive(wait=True)
+                self._background.fetch_states()
+            finally:
+                self._background.close()
+                self._background = None
+
+    def _release(self) -> None:
+        """Observes no further pass."""
         if isinstance(self._redirect, Redirect):
             self._redirect.close()
         self._redirect = None
@@ -213,6 +240,9 @@ class Probe:
         """
         if self._accumulating:
             raise ValueError("state_dict() must be called outside accumulate(), after its measurement")
+        if self._background is not None:
+            self._receive(wait=True)
+            self._background.fetch_states()
         file = None
         if self.file is not None:
             size = self.file.stat().st_size if self.file.exists() else 0
@@ -270,8 +300,10 @@ class Probe:
         """
         if self._accumulating:
             raise ValueError("accumulate() cannot be nested; leave the first one before")
+        if self.background and not compute:
+            raise ValueError("compute must be True with background=True, got False; the states are elsewhere")
         first = self._passes
-        self._begin()
+        self._open()
         self._accumulating = True
         try:
             yield
@@ -302,6 +334,7 @@ class Probe:
                 f"no forward pass of {self.name} was observed; call the probed model itself inside the with "
                 "block (if it is compiled, probe what torch.compile returned)"
             )
+        self._receive(wait=True)
         several = len(self._arrays) > 1
         arrays = {
             f"{key}@{step}" if several else key: x
@@ -385,7 +418,7 @@ class Probe:
         if labels is not None and not bool((labels >= 0).any()):
             labels = None
         if not self._accumulating:
-            self._begin()
+            self._open()
         step = index if step is None else step
         if inside_vmap(self.model, args, kwargs):
             self._note(
@@ -409,12 +442,14 @@ class Probe:
             "special_ids": self.special_ids,
             "grid": self.grid,
         }
-        forward = ForwardPass(self.model, self._update, self.layers, labels, self.max_samples, **options)
+        forward = ForwardPass(self.model, self._emit, self.layers, labels, self.max_samples, **options)
         self._running = True
         try:
             output = forward.run(original, args, kwargs)
         finally:
             self._running = False
+            if self._background is not None:
+                self._background.end_pass()
         self._bilinear |= forward.emitter.has_bilinear
         self._without_bilinear |= forward.emitter.without_bilinear
         try:
@@ -457,8 +492,15 @@ class Probe:
         """Adds a row without value to the measurement."""
         self._notes[Measurement("network", "network", quantity, None, reason=reason, **columns)] = None
 
-    def _update(self, activations: Activations) -> None:
+    def _emit(self, activations: Activations) -> None:
         self._labelled |= activations.labels is not None
+        if self._background is None:
+            self._update(activations)
+        else:
+            self._background.add(activations)
+
+    def _update(self, activations: Activations) -> None:
+        """Passes the activations of one module to the metrics."""
         for index, metric in enumerate(self.metrics):
             layer = None if activations.kind == "outputs" else activations.layer
             if activations.kind in metric.kinds and not self._failed & {(index, layer), (index, None)}:
@@ -478,35 +520,67 @@ class Probe:
             reason = f"{type(error).__name__}: {error}"
             self._note(type(self.metrics[index]).__name__, reason, layer=layer)
 
-    def _begin(self) -> None:
-        self._failed, self._notes = set(), {}
+    def _open(self) -> None:
+        """Begins a measurement, here or in the second process."""
+        if self.background and self._background is None:
+            work = Work(self.model, self.metrics, self._begin, self._update, self._computed)
+            self._background = Background(work)
+        if self._background is None:
+            self._begin(self.draws)
+        else:
+            self._notes = {}
+            self._background.begin(self.draws)
+
+    def _begin(self, draws: int) -> None:
+        """Begins a measurement with this number of null draws."""
+        self._failed, self._notes, self.draws = set(), {}, draws
         for index, metric in enumerate(self.metrics):
             with self._guarded(index):
-                metric.draws = self.draws
+                metric.draws = draws
                 metric.reset()
 
-    def _finish(self, step: int) -> None:
+    def _computed(self, step: int) -> Measured:
+        """Returns the rows and arrays of the metrics at the end of a measurement."""
         rows: list[Measurement] = []
+        arrays, with_rows = {}, set()
         with torch.no_grad():
             if self.shared:
                 across_processes(self.metrics)
             for index, metric in enumerate(self.metrics):
                 failed = {layer for number, layer in self._failed if number == index}
                 if failed:
-                    self._with_rows.add(index)  # the rows that report the errors
+                    with_rows.add(index)  # the rows that report the errors
                 if None in failed:
                     continue
                 with self._guarded(index):
-                    computed = [row for row in metric.compute(draws=self.draws) if row.layer not in failed]
-                    rows += computed
-                    if computed:
-                        self._with_rows.add(index)
-                    if arrays := metric.arrays():
-                        self._arrays.setdefault(int(step), {}).update(arrays)
-        rows += self._notes
-        self._keep([_placed(row, self.name, int(step)) for row in rows])
+                    found = [row for row in metric.compute(draws=self.draws) if row.layer not in failed]
+                    rows += found
+                    if found:
+                        with_rows.add(index)
+                    arrays.update(metric.arrays())
+        return Measured(step, [*rows, *self._notes], arrays, with_rows)
+
+    def _finish(self, step: int) -> None:
         self._measured += 1
         self._last = int(step)
+        if self._background is None:
+            self._take(self._computed(int(step)))
+        else:
+            self._background.finish(int(step), list(self._notes))
+            self._receive(wait=False)
+
+    def _receive(self, *, wait: bool) -> None:
+        """Takes the measurements of the second process that have arrived or, with ``wait``, all of them."""
+        if self._background is not None:
+            for measured in self._background.receive(wait=wait):
+                self._take(measured)
+
+    def _take(self, measured: Measured) -> None:
+        """Keeps the rows and arrays of a measurement."""
+        self._with_rows |= measured.with_rows
+        if measured.arrays:
+            self._arrays.setdefault(measured.step, {}).update(measured.arrays)
+        self._keep([_placed(row, self.name, measured.step) for row in measured.rows])
 
     def _keep(self, rows: list[Measurement]) -> None:
         if self.file is None:

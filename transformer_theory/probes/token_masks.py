@@ -19,7 +19,7 @@ Emitted sequences begin with their real tokens; padding follows and holds zeros.
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -445,18 +445,9 @@ class TokenMasks:
             "real_keys": None if bool(keys.real.all()) else keys.real,
         }
 
-        def of_pairs(x: Tensor) -> Tensor:
-            """Reorders ``[batch, heads, q, k]``."""
-            x = x.expand(len(query), -1, query.shape[2], key.shape[2])
-            found = order.take(x.transpose(1, 2)).transpose(1, 2)
-            index = keys.positions[:, None, None].expand(*found.shape[:3], -1)
-            found = found.gather(3, index) if len(found) else found.new_zeros(index.shape)
-            return torch.where(
-                keys.real[:, None, None], found, torch.zeros((), dtype=x.dtype, device=x.device)
-            )
-
+        of_pairs = partial(_of_pairs, order, keys, (len(query), query.shape[2], key.shape[2]))
         weights, mask = makers["weights"], columns["mask"]
-        makers["weights"] = lambda: of_pairs(weights())
+        makers["weights"] = partial(_made_of_pairs, of_pairs, weights)
         pairs = order.real[:, None, :, None] & keys.real[:, None, None]
         columns["mask"] = pairs if mask is None else of_pairs(mask)
         return True
@@ -638,3 +629,17 @@ def _words(read: Bool[Tensor, "n T"], tokens: Tokens) -> str:
     if tokens.causal:
         return "the last token" if bool((position == last).all()) else "the token that the head reads"
     return "the class token" if bool((position == position[0]).all()) else "the token that the head reads"
+
+
+def _of_pairs(order: Order, keys: Order, shape: tuple[int, int, int], x: Tensor) -> Tensor:
+    """Removes the padding of ``[n, heads, q, k]``, whose sizes without the heads are ``shape``."""
+    n, q, k = shape
+    x = x.expand(n, -1, q, k)
+    found = order.take(x.transpose(1, 2)).transpose(1, 2)
+    index = keys.positions[:, None, None].expand(*found.shape[:3], -1)
+    found = found.gather(3, index) if len(found) else found.new_zeros(index.shape)
+    return torch.where(keys.real[:, None, None], found, torch.zeros((), dtype=x.dtype, device=x.device))
+
+
+def _made_of_pairs(of_pairs: Callable[[Tensor], Tensor], make: Callable[[], Tensor]) -> Tensor:
+    return of_pairs(make())

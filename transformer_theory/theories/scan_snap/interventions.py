@@ -34,7 +34,7 @@ from ...core.intervention import (
 )
 from ...core.sources import Source
 from ...core.statistics import fixed_generator
-from ...data.bridges import codebook, nearest_centre
+from ...data.bridges import codebook, nearest_centre, number_of_words
 from ...data.queries import most_frequent
 from .query_data import MAX_CLASSES, MIN_PER_CLASS, distinctness, token_groups
 
@@ -131,7 +131,7 @@ def choose_words(read: Callable[[Callable[[Attended], None]], None]) -> Words:
     counted = known & varying
     flat = (every - means)[counted]
     some = flat[torch.randperm(len(flat), generator=fixed_generator())[:CENTRES]]
-    number = min(WORDS, len(some.unique(dim=0)))
+    number = number_of_words(some, WORDS)
     if number < 2:
         raise ValueError("common tokens need two different words, got one")
     _, centres = codebook(some, number, generator=fixed_generator())

@@ -22,16 +22,18 @@ Any network with attention has a contextual share above 0, so trained networks a
 ones. Source: :cite:t:`yun2020transformers`.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ...core.measurement import Measurement
 from ...core.metric import SHARED, ActivationKind, Activations, PerModule, Place
 from ...core.sources import Source
+from ...core.statistics import fixed_generator
 from ...core.theory import InNetworks
 from ...maths.linalg import binary_scale
 
@@ -40,6 +42,7 @@ DISTANCE = "smallest distance of two contexts of one token"
 SOURCE = Source("yun2020transformers", status="own")
 MAX_TOKENS = 2048  # tokens that are stored per block
 MAX_MEMBERS = 256  # members of a group whose pairs are compared
+EXPANDED = 1e-12  # error of an expanded square of a distance, relative to the squares, with room to spare
 ROUNDING = 1e-4  # inputs are equal if they differ by less, relative to the largest entry
 NO_GROUPS = "no input of the first block occurs twice in different contexts"
 ONE_GROUP = "Only one input occurs twice, such as the class token."
@@ -64,7 +67,13 @@ def same_inputs(inputs: Float[Tensor, "tokens dim"]) -> Int[Tensor, " tokens"]:
     numbers.
     """
     scale = float(inputs.abs().amax()) or 1.0 if len(inputs) else 1.0
-    return torch.unique((inputs / (scale * ROUNDING)).round(), dim=0, return_inverse=True)[1]
+    cells = (inputs / (scale * ROUNDING)).round().to(torch.int64)
+    # Sums with random weights modulo 2^64 tell the rows apart, and are sorted faster than the rows.
+    weights = torch.randint(-(2**62), 2**62, cells.shape[1:], generator=fixed_generator()) * 2 + 1
+    codes, group = torch.unique((cells * weights).sum(1), return_inverse=True)
+    places = torch.arange(len(group))
+    first = places.new_full((len(codes),), len(group)).scatter_reduce(0, group, places, "amin")
+    return first.argsort().argsort()[group]  # in the order in which the inputs come
 
 
 def contextual_share(
@@ -81,17 +90,20 @@ def contextual_share(
         The share, None if no group has two tokens or nothing varies, and the number of tokens in groups of at
         least two.
     """
-    x, counts = outputs.double(), torch.bincount(group)
-    x = x / binary_scale(x, (0, 1))
-    means = x.new_zeros(len(counts), x.shape[1]).index_add(0, group, x) / counts.clamp(min=1)[:, None]
+    counts = torch.bincount(group)
     repeated = (counts > 1)[group]
-    if not bool(repeated.any()):
+    if not (used := int(repeated.sum())):
         return None, 0
-    reference = x[repeated] if int((counts > 1).sum()) > 1 else x
-    unbiased = counts / (counts - 1).clamp(min=1)
-    within = float(((x - means[group]).square().sum(1) * unbiased[group])[repeated].mean())
-    total = float((reference - reference.mean(0)).square().sum(1).mean())
-    return (within / total if 0 < total < float("inf") else None), int(repeated.sum())
+    several = int((counts > 1).sum()) > 1
+    x = (outputs[repeated] if several else outputs).double()
+    x = x / binary_scale(x, (0, 1))
+    members = x if several else x[repeated]
+    _, own, sizes = torch.unique(group[repeated], return_inverse=True, return_counts=True)
+    means = x.new_zeros(len(sizes), x.shape[1]).index_add(0, own, members) / sizes[:, None]
+    unbiased = sizes / (sizes - 1)
+    within = float(((members - means[own]).square().sum(1) * unbiased[own]).mean())
+    total = float((x - x.mean(0)).square().sum(1).mean())
+    return (within / total if 0 < total < float("inf") else None), used
 
 
 def smallest_distance(
@@ -109,7 +121,7 @@ def smallest_distance(
         pairs.
     """
     x = outputs.double()
-    if not bool(x.isfinite().all() and context.isfinite().all()):
+    if x.numel() and not math.isfinite(float(x.abs().amax() + context.abs().amax())):
         return None, 0
     x = x / binary_scale(x, (0, 1))
     spread, least, pairs = float((x - x.mean(0)).square().sum(1).mean().sqrt()), float("inf"), 0
@@ -118,18 +130,24 @@ def smallest_distance(
         rows = (group == number).nonzero().squeeze(1)[:MAX_MEMBERS]
         near = 1e-9 * float(context[rows].abs().amax())
         different = (context[rows][:, None] - context[rows]).abs() > near
-        if bool(different.any()):
-            # Differences, not the expansion of the square: small distances must not drown in rounding.
-            least = min(
-                least,
-                float(
-                    torch.cdist(x[rows], x[rows], compute_mode="donot_use_mm_for_euclid_dist")[
-                        different
-                    ].min()
-                ),
-            )
-            pairs += int(different.sum()) // 2
+        if count := int(different.sum()):
+            least = min(least, _smallest_distance(x[rows], different))
+            pairs += count // 2
     return (least / spread if pairs and spread > 0 else None), pairs
+
+
+def _smallest_distance(x: Float[Tensor, "m dim"], pairs: Bool[Tensor, "m m"]) -> float:
+    """Returns the smallest distance of these pairs of rows."""
+    # The expansion of the square is fast, and small distances drown in its rounding: it finds the pairs whose
+    # differences are computed.
+    squares = x.square().sum(1)
+    expanded = (squares[:, None] + squares - 2 * x @ x.mT).masked_fill(~pairs, math.inf)
+    i, j = (expanded <= expanded.amin() + EXPANDED * squares.amax()).triu().nonzero().T
+    if len(i) > len(x):
+        exact = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist")[pairs]
+    else:
+        exact = torch.linalg.vector_norm(x[i] - x[j], dim=1)
+    return float(exact.amin())
 
 
 class Contexts(PerModule):
@@ -165,7 +183,7 @@ class Contexts(PerModule):
         if (inputs := self.sums.get(SHARED)) is None:
             return []
         # The first fingerprint is not finite in all tokens of a sequence with an input that is not.
-        self.finite = inputs.isfinite().all(1)
+        self.finite = inputs.abs().amax(1).isfinite()  # faster than a test of every entry
         inputs = inputs[self.finite]
         self.group = same_inputs(inputs[:, :-2])
         self.context = inputs[:, -1] if self._causal(inputs) else inputs[:, -2]
@@ -184,7 +202,7 @@ class Contexts(PerModule):
         reason, group = OTHER_TOKENS, self.group
         if len(sums) == len(self.finite):
             sums, context = sums[self.finite], self.context
-            finite = sums.isfinite().all(1)
+            finite = sums.abs().amax(1).isfinite()
             if not bool(finite.all()):
                 sums, group, context = sums[finite], group[finite], context[finite]
             found[SHARE] = contextual_share(sums, group)
@@ -202,7 +220,7 @@ class Contexts(PerModule):
         if outputs is None or len(outputs) != len(self.finite) or not len(inputs):
             return False
         outputs = outputs[self.finite]
-        if not bool(outputs.isfinite().all()):
+        if not bool(outputs.abs().amax().isfinite()):
             return False
         if float(inputs[:, -2].max() - inputs[:, -2].min()) <= 1e-9 * float(inputs[:, -2].abs().amax()):
             return False  # all sequences are equal

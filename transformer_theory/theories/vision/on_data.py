@@ -25,7 +25,7 @@ from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator, permutations
 from ...core.table import Arrays
 from ...core.theory import OnData, Unsupported
-from ...data.bridges import codebook, nearest_centre
+from ...data.bridges import codebook, nearest_centre, number_of_words
 from ...data.tokens import TokenData, stratified
 from .relevance import relevant_share, word_posteriors
 
@@ -82,7 +82,7 @@ def words_of(tokens: Tensor) -> Int[Tensor, "n T"]:
     largest = tokens.abs().amax()
     flat = (tokens / largest if largest > 0 else tokens).flatten(0, 1).double()
     some = flat[torch.randperm(len(flat), generator=fixed_generator())[:CENTRES]]
-    _, centres = codebook(some, min(WORDS, len(some.unique(dim=0))), generator=fixed_generator())
+    _, centres = codebook(some, number_of_words(some, WORDS), generator=fixed_generator())
     return nearest_centre(flat, centres).reshape(tokens.shape[:2])
 
 

@@ -126,12 +126,14 @@ class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO, memory: SharedMemory, numbers: dict[nn.Module, int]):
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self.memory, self.numbers = memory, numbers
-        self.places: dict[int, Place] = {}  # of the tensors of one module, which are kept until it is sent
+        # places of tensors by their memory: queries and keys may be the same
+        self.places: dict[tuple, Place] = {}
 
     def persistent_id(self, obj: Any) -> Place | int | None:
         if isinstance(obj, Tensor):
-            if (place := self.places.get(id(obj))) is None:
-                place = self.places[id(obj)] = self.memory.put(obj)
+            memory = obj.data_ptr(), obj.dtype, obj.shape, obj.stride()
+            if (place := self.places.get(memory)) is None:
+                place = self.places[memory] = self.memory.put(obj)
             return place
         return self.numbers[obj] if isinstance(obj, nn.Module) else None
 

@@ -53,6 +53,17 @@ def test_a_prompt_shows_lines(monkeypatch, capsys):
     assert capsys.readouterr().err.endswith("s  seen\n")
 
 
+def test_a_log_gets_a_line_now_and_then(monkeypatch, capsys):
+    clock = [0.0]
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: clock[0])
+    with line() as report:
+        for seconds in range(12):
+            clock[0] = float(seconds)
+            report(f"stage {seconds}")
+    lines = capsys.readouterr().err.splitlines()
+    assert [text.split("s  ")[1] for text in lines] == ["stage 0", "stage 5", "stage 10"]
+
+
 def test_a_terminal_shows_one_line_that_vanishes(monkeypatch):
     stream = io.StringIO()
     stream.isatty = lambda: True  # type: ignore[method-assign]

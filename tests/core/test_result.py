@@ -180,6 +180,13 @@ def test_values_that_pages_read_have_their_types(tmp_path, part, value):
         Result.load(tmp_path / "run")
 
 
+@pytest.mark.parametrize(("name", "missing"), [("reach", "ladders"), ("probe", "model")])
+def test_settings_without_which_no_page_is_written_are_there(tmp_path, name, missing):
+    Result(name, {"n": 1}).save(tmp_path / "run")
+    with pytest.raises(ValueError, match=f"lacks '{missing}'"):
+        Result.load(tmp_path / "run")
+
+
 def test_provenance_with_other_keys_than_words_is_read_back(tmp_path):
     Result("x", provenance={"counts": {2: 1, 10: np.int64(3)}}).save(tmp_path / "run")
     assert Result.load(tmp_path / "run").provenance == {"counts": {"2": 1, "10": 3}}

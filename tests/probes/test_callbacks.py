@@ -13,11 +13,15 @@ from torch.testing import assert_close
 from tests.problems.networks import Keep, Net, all_metrics, built, seen_in, tokens
 from transformer_theory.metrics import AttentionStatistics
 from transformer_theory.probes import probe
+from transformer_theory.probes.background import is_possible
 from transformer_theory.probes.callbacks import lightning_callback, trainer_callback
 from transformer_theory.theories import list_theories
 
+IN_BACKGROUND = pytest.mark.skipif(not is_possible(), reason="needs Linux")
 
-def test_lightnings_trainer_is_measured(tmp_path, monkeypatch):
+
+@pytest.mark.parametrize("background", [False, pytest.param(True, marks=IN_BACKGROUND)])
+def test_lightnings_trainer_is_measured(tmp_path, monkeypatch, background):
     """A module that calls a network inside it: steps 0, 2 and 4 are measured, with the labels of their
     batches.
     """
@@ -43,7 +47,8 @@ def test_lightnings_trainer_is_measured(tmp_path, monkeypatch):
     logged: list = []
     trained = []
     x, y = tokens(24, 5, 8), torch.arange(24) % 3
-    for callbacks in ([lightning_callback(all_metrics(), every=2, max_samples=6)], []):
+    options = {"every": 2, "max_samples": 6, "background": background}
+    for callbacks in ([lightning_callback(all_metrics(), **options)], []):
         module, data = Module(), torch.utils.data.TensorDataset(x, y)
         options = {
             "enable_checkpointing": False,

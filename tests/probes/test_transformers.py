@@ -17,6 +17,7 @@ from transformer_theory.core.theory import Unsupported
 from transformer_theory.data import TokenData
 from transformer_theory.metrics import AttentionStatistics
 from transformer_theory.probes import probe
+from transformer_theory.probes.background import is_possible
 from transformer_theory.probes.callbacks import trainer_callback
 from transformer_theory.probes.evaluation import forward
 from transformer_theory.probes.features import features
@@ -254,13 +255,18 @@ def test_a_wrapper_receives_the_ids_alone():
         assert torch.equal(forward(Wrapper(model), ids), forward(model, ids).last_hidden_state)
 
 
-def test_the_trainer_is_measured(tmp_path):
+@pytest.mark.parametrize(
+    "background",
+    [False, pytest.param(True, marks=pytest.mark.skipif(not is_possible(), reason="needs Linux"))],
+)
+def test_the_trainer_is_measured(tmp_path, background):
     """Two batches per step, five steps; every second step is measured, once, and the model
     stays unchanged.
     """
     from transformers import Trainer, TrainingArguments
 
-    callback, model = trainer_callback(all_metrics(), every=2, layers="*layers.1*"), made("vit", "eager")
+    callback = trainer_callback(all_metrics(), every=2, layers="*layers.1*", background=background)
+    model = made("vit", "eager")
     options = {
         "max_steps": 5,
         "per_device_train_batch_size": 4,

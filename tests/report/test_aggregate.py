@@ -268,7 +268,19 @@ def test_a_ledger_is_several_stored_results(tmp_path):
     ]
     assert [one.result.provenance for one in found] == [document["provenance"] for document in documents]
     assert found[0].checksums == {"claims.json": hashlib.sha256(path.read_bytes()).hexdigest()}
-    for number, text in enumerate(("", "{}", "[1]", '[{"verifications": [{}], "provenance": {}}]', "[[]]")):
+    damaged = [json.loads(json.dumps(documents)) for _ in range(3)]
+    damaged[0][0]["provenance"]["versions"] = ["0.1.0"]
+    damaged[1][1]["provenance"]["date"] = {}
+    damaged[2][0]["provenance"] = [1]
+    texts = (
+        "",
+        "{}",
+        "[1]",
+        '[{"verifications": [{}], "provenance": {}}]',
+        "[[]]",
+        *map(json.dumps, damaged),
+    )
+    for number, text in enumerate(texts):
         other = tmp_path / f"{number}.json"
         other.write_text(text)
         with pytest.raises(

@@ -21,6 +21,7 @@ Progress = Callable[[str], None] | bool | None
 """A function that is called with each line of text; whether to show the lines; None shows them in a notebook
 and in an interpreter.
 """
+LOGGED = 5.0  # seconds between two lines of a log
 INTERVAL = 0.1  # seconds between two updates of a notebook's line, which travel through the browser
 
 
@@ -66,8 +67,8 @@ def shown(progress: Progress, name: str) -> Iterator[None]:
 def line(name: str = "") -> Iterator[Callable[[str], None]]:
     """Yields a function that shows a stage of progress: in a notebook below the cell, elsewhere on stderr.
 
-    A notebook and a terminal show one line, which is updated. Otherwise each stage is a new line with the
-    seconds since the start.
+    A notebook and a terminal show one line, which is updated. A file or a pipe gets the first stage, and then
+    the present one every :data:`LOGGED` seconds, with the seconds since the start.
     """
     shell = _shell()
     if shell is not None and hasattr(shell, "kernel"):
@@ -75,10 +76,16 @@ def line(name: str = "") -> Iterator[Callable[[str], None]]:
             yield report
         return
     if not sys.stderr.isatty():
-        started = time.perf_counter()
-        yield lambda text: print(
-            f"{time.perf_counter() - started:6.1f} s  {text}", file=sys.stderr, flush=True
-        )
+        started, due = time.perf_counter(), 0.0
+
+        def log(text: str) -> None:
+            nonlocal due
+            seconds = time.perf_counter() - started
+            if seconds >= due:
+                due = seconds + LOGGED
+                print(f"{seconds:6.1f} s  {text}", file=sys.stderr, flush=True)
+
+        yield log
         return
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn

@@ -36,6 +36,7 @@ def lightning_callback(
     every: int = 100,
     layers: str = "*",
     max_samples: int | None = None,
+    background: bool = False,
     labels: Callable[[Any], Tensor | None] | None = None,
 ) -> Any:
     """Creates a callback for the Trainer of ``pytorch_lightning`` or ``lightning`` that measures the forward
@@ -44,7 +45,8 @@ def lightning_callback(
     Args:
         metrics: metrics to compute, see :class:`~transformer_theory.core.metric.Metric`.
         every: number of optimiser steps from one measurement to the next; the first step is measured.
-        layers, max_samples: arguments of :func:`~transformer_theory.probes.probe`.
+        layers, max_samples, background: arguments of :func:`~transformer_theory.probes.probe`. With a second
+            process, values reach the log when they have arrived, under the step at which they were measured.
         labels: function from a batch to the class of each sequence, ``[batch]``, or to None. By default the
             labels are the second entry of a tuple, or the entry ``"labels"`` or ``"label"`` of a mapping, if
             it holds one integer per sequence.
@@ -58,7 +60,8 @@ def lightning_callback(
     names = ("lightning.pytorch", "pytorch_lightning")
     # A callback must belong to the same package as the trainer: prefer the package that is already imported.
     package = _package(sorted(names, key=lambda name: name not in sys.modules), "pytorch-lightning")
-    measurements, labels_of = _Measurements(metrics, every, layers, max_samples), labels or _labels_of
+    measurements = _Measurements(metrics, every, layers, max_samples, background)
+    labels_of = labels or _labels_of
 
     class TheoryCallback(package.Callback):
         """Measures every ``every`` steps, see :func:`lightning_callback`."""
@@ -87,18 +90,29 @@ def lightning_callback(
             )
 
         def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
-            values, step = measurements.end()
-            for logger in trainer.loggers if values else ():
-                logger.log_metrics(values, step=step)
+            self._log(trainer, measurements.end())
+
+        def on_train_end(self, trainer, pl_module) -> None:
+            self._log(trainer, measurements.close())
 
         def on_exception(self, trainer, pl_module, exception) -> None:
-            measurements.end()
+            measurements.close()
+
+        def _log(self, trainer, measured: dict[int, dict[str, float]]) -> None:
+            for step, values in measured.items():
+                for logger in trainer.loggers:
+                    logger.log_metrics(values, step=step)
 
     return TheoryCallback()
 
 
 def trainer_callback(
-    metrics: Sequence[Metric], *, every: int = 100, layers: str = "*", max_samples: int | None = None
+    metrics: Sequence[Metric],
+    *,
+    every: int = 100,
+    layers: str = "*",
+    max_samples: int | None = None,
+    background: bool = False,
 ) -> Any:
     """Creates a ``transformers.TrainerCallback``. It uses the batch's ``labels`` if they are one integer per
     sequence.
@@ -106,7 +120,7 @@ def trainer_callback(
     Args:
         metrics: metrics to compute, see :class:`~transformer_theory.core.metric.Metric`.
         every: number of optimiser steps from one measurement to the next; the first step is measured.
-        layers, max_samples: arguments of :func:`~transformer_theory.probes.probe`.
+        layers, max_samples, background: see :func:`lightning_callback`.
     Returns:
         The callback, with the attribute ``result``. Each measurement is one entry of
         ``trainer.state.log_history``.
@@ -115,7 +129,7 @@ def trainer_callback(
         ValueError: ``every`` is less than 1, or :func:`~transformer_theory.probes.probe` rejects an argument.
     """
     package = _package(["transformers"], "transformers")
-    measurements = _Measurements(metrics, every, layers, max_samples)
+    measurements = _Measurements(metrics, every, layers, max_samples, background)
 
     class TheoryCallback(package.TrainerCallback, package.trainer_callback.ExportableState):
         """Measures every ``every`` steps, see :func:`trainer_callback`."""
@@ -141,9 +155,13 @@ def trainer_callback(
             measurements.begin(kwargs["model"], "forward", state.global_step, None, args.world_size > 1)
 
         def on_step_end(self, args, state, control, **kwargs) -> None:
-            values, step = measurements.end()
-            if values:
-                state.log_history.append({"step": step, **values})
+            self._log(state, measurements.end())
+
+        def on_train_end(self, args, state, control, **kwargs) -> None:
+            self._log(state, measurements.close())
+
+        def _log(self, state, measured: dict[int, dict[str, float]]) -> None:
+            state.log_history += [{"step": step, **values} for step, values in measured.items()]
 
     # The trainer stores states by the name of the class: several of these callbacks have names of their own.
     TheoryCallback.__name__ = f"TheoryCallback[{measurements.key}]"
@@ -151,7 +169,9 @@ def trainer_callback(
 
 
 class _Once(Probe):
-    """A probe that closes at its first forward pass, even if that pass fails."""
+    """A probe that observes one forward pass each time it is opened, even if that pass fails. Its second
+    process goes on.
+    """
 
     @property
     def measured(self) -> int:
@@ -159,22 +179,29 @@ class _Once(Probe):
         return self._measured
 
     def _call(self, original: Callable, args: tuple, kwargs: dict) -> Any:
-        self.__exit__()
+        self.release()
         return super()._call(original, args, kwargs)
 
 
 class _Measurements:
-    """The measurements of either callback; :meth:`begin` opens a probe if a measurement is due, :meth:`end`
-    closes it.
+    """The measurements of either callback; :meth:`begin` observes a pass if a measurement is due, :meth:`end`
+    ends that.
     """
 
-    def __init__(self, metrics: Sequence[Metric], every: int, layers: str, max_samples: int | None):
+    def __init__(
+        self,
+        metrics: Sequence[Metric],
+        every: int,
+        layers: str,
+        max_samples: int | None,
+        background: bool,
+    ):
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}")
-        self.every = every
+        self.every, self.background = every, background
         self.options: dict[str, Any] = {"layers": layers, "max_samples": max_samples}
-        # invalid metrics are an error now, not during training
-        self.metrics = Probe(nn.Identity(), metrics, **self.options).metrics
+        # invalid arguments are an error now, not during training
+        self.metrics = Probe(nn.Identity(), metrics, background=background, **self.options).metrics
         self.probe: _Once | None = None
         self.step: int | None = None
         # step of the last measurement; with gradient accumulation several batches share a step
@@ -200,7 +227,7 @@ class _Measurements:
         """Continues from a checkpoint, in place of all measurements so far."""
         restored = self._probe(nn.Identity())
         restored.load_state_dict(state)  # an error is raised now, not during training
-        self.end()
+        self.close()
         self.probe, self.restored, self.last = None, state, parse_json(state["callback"])["last"]
 
     def start(self, step: int) -> None:
@@ -210,8 +237,8 @@ class _Measurements:
         if step == 0:
             self.last = None
 
-    def _probe(self, model: nn.Module, method: str = "forward", name: str | None = None) -> "_Once":
-        return _Once(model, self.metrics, method=method, name=name, **self.options)
+    def _probe(self, model: nn.Module, name: str | None = None, **options: Any) -> "_Once":
+        return _Once(model, self.metrics, name=name, **self.options, **options)
 
     def begin(self, model: nn.Module, method: str, step: int, labels: Tensor | None, shared: bool) -> None:
         """Opens the probe if a measurement is due at this step. ``shared``: several processes train the
@@ -220,9 +247,11 @@ class _Measurements:
         if step % self.every or step == self.last:
             return
         if self.probe is not None:
-            self.probe.__exit__()  # open if the last measurement was interrupted
+            self.probe.release()  # open if the last measurement was interrupted
         if self.probe is None or self.probe.model is not model:
-            self.probe = self._probe(model, method)
+            if self.probe is not None:
+                self.probe.__exit__()
+            self.probe = self._probe(model, method=method, background=self.background)
             if self.restored:
                 self.probe.load_state_dict(self.restored)
             self.restored, self.logged = {}, len(self.probe.rows)
@@ -230,27 +259,39 @@ class _Measurements:
         self.probe.__enter__()
         self.step, self.before = step, self.probe.measured
 
-    def end(self) -> tuple[dict[str, float], int]:
-        """Closes the probe and returns the new values by name, and their step; no values if no measurement
-        was due.
+    def end(self) -> dict[int, dict[str, float]]:
+        """Observes no further pass, and returns the new values by name, for each step of which some have
+        arrived.
         """
         if self.probe is None or self.step is None:
-            return {}, 0
-        self.probe.__exit__()
-        rows, step = self.probe.rows[self.logged :], self.step
+            return {}
+        self.probe.release()
         if self.probe.measured > self.before:
-            self.last = step
-        self.logged, self.step = len(self.probe.rows), None
-        values = {}
+            self.last = self.step
+        self.step = None
+        return self._new()
+
+    def close(self) -> dict[int, dict[str, float]]:
+        """Ends the probe, and returns the values that are not in the log yet."""
+        self.end()
+        if self.probe is None:
+            return {}
+        self.probe.__exit__()
+        return self._new()
+
+    def _new(self) -> dict[int, dict[str, float]]:
+        assert self.probe is not None
+        rows, self.logged = self.probe.rows[self.logged :], len(self.probe.rows)
+        values: dict[int, dict[str, float]] = {}
         for row in rows:
-            if row.value is not None:
+            if row.value is not None and row.step is not None:
                 place = [
                     f"{name} {index}"
                     for name, index in (("layer", row.layer), ("head", row.head))
                     if index is not None
                 ]
-                values["/".join([row.theory, row.quantity, *place])] = row.value
-        return values, step
+                values.setdefault(row.step, {})["/".join([row.theory, row.quantity, *place])] = row.value
+        return values
 
     def result(self) -> Result:
         """Returns all measurements so far."""

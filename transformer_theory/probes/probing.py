@@ -215,7 +215,7 @@ class Probe:
         """Closes the probe, before or after other probes of the model; does nothing if it is not open. Waits
         for the measurements of a second process, and ends it.
         """
-        self._release()
+        self.release()
         if self._background is not None:
             try:
                 self._receive(wait=True)
@@ -224,8 +224,8 @@ class Probe:
                 self._background.close()
                 self._background = None
 
-    def _release(self) -> None:
-        """Observes no further pass."""
+    def release(self) -> None:
+        """Observes no further pass; a second process goes on."""
         if isinstance(self._redirect, Redirect):
             self._redirect.close()
         self._redirect = None

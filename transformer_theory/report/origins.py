@@ -14,8 +14,9 @@ from ..core import sources
 from ..core.claims import Verification, sources_of
 from ..core.files import of_file
 from ..core.reading import read_json
-from ..core.result import FILES, Result
+from ..core.result import FILES, Provenance, Result
 from ..core.theory import Theory
+from ..core.typed import check_types
 
 NAME = "transformer_theory"
 COMMIT_LETTERS = 8
@@ -93,14 +94,11 @@ def _of_ledger(path: Path) -> list[Result]:
         ValueError: the file is no ledger.
     """
     try:
-        found = [
-            Result(
-                VERIFY,
-                verifications=tuple(map(Verification.from_json, item["verifications"])),
-                provenance=dict(item["provenance"]),
-            )
-            for item in read_json(path)
-        ]
+        found = []
+        for item in read_json(path):
+            verifications = tuple(map(Verification.from_json, item["verifications"]))
+            check_types(Provenance, item["provenance"])
+            found.append(Result(VERIFY, verifications=verifications, provenance=dict(item["provenance"])))
     except (ValueError, KeyError, TypeError, AttributeError):
         found = []
     if not found:

@@ -56,8 +56,12 @@ def list_theories(options: argparse.Namespace) -> int:
 
 
 def stored() -> list[Texts]:
-    """Returns the stored texts of all theories."""
-    return json.loads(STORED.read_text(encoding="utf-8"))
+    """Returns the stored texts of all theories; those of the records, if a theory was added or removed."""
+    theories = json.loads(STORED.read_text(encoding="utf-8"))
+    folders = {file.parent.name for file in STORED.parents[1].glob("theories/*/__init__.py")}
+    if folders != {theory["name"] for theory in theories}:
+        return json.loads(stored_text())
+    return theories
 
 
 def catalogue(theories: Iterable[Texts]) -> Group:

@@ -13,7 +13,7 @@ with the Gram matrix :math:`G_{(i,t),(j,\tau)} = (x_{i,t}^\top x_{j,\tau})(z_i^\
 In all three spaces a step is divided by the norm of the gradient in W. On the images this norm is computed as
 :math:`\langle P, ZZ^\top P\rangle^{1/2}`, on the logits as :math:`(c^\top G c)^{1/2}`. A step on W costs
 :math:`2nTd` multiplications for the tokens and :math:`2 n d d_z` more, a step on the images :math:`2nTd + n^2
-d`, and a step on the logits :math:`(nT)^2`, independently of the dimensions.
+d`, and a step on the logits :math:`(n(T - 1))^2`, independently of the dimensions.
 
 These two norms are roots of quadratic forms and have only half the digits if terms cancel, as at a saddle.
 Therefore 1e-14 of the largest diagonal entry, times the identity, is added to the matrix of the form. The
@@ -39,6 +39,7 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import no_type_check
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -102,7 +103,7 @@ class _Span(ABC):
         else:
             self.origin, self.taken = _flat(state.W).clone(), torch.zeros_like(data.tokens[..., 0])
             self.values = self.first(torch.bmm(data.query, self.origin.mT))
-        self.c, self.direction = self.taken, self.values
+        self.c, self.direction, self.moving = self.taken, self.values, self.values
 
     @abstractmethod
     def first(self, images: Tensor) -> Tensor:
@@ -122,7 +123,7 @@ class _Span(ABC):
 
     @no_type_check
     def move(self, length: Tensor) -> None:
-        self.values.addcmul_(self.direction, length, value=-1)
+        self.moving.addcmul_(self.direction, length, value=-1)
         self.taken.addcmul_(self.c, length)
 
     def state(self, step: int) -> State:
@@ -137,7 +138,7 @@ class Images(_Span):
     """Steps on u = W z, ``[trials, n, d]``."""
 
     def __init__(self, data: Gradient, state: State):
-        self.queries = _regularised(torch.bmm(data.query, data.query.mT))
+        self.queries = _regularised(_outer(data.query))
         super().__init__(data, state)
 
     def first(self, images: Tensor) -> Tensor:
@@ -156,19 +157,27 @@ class Images(_Span):
 
 
 class Logits(_Span):
-    """Steps on the logits ``[trials, n, T]``: the cost does not depend on the dimensions."""
+    """Steps on the logits ``[trials, n, T]``: the cost does not depend on the dimensions.
+
+    The coefficients of each input sum to zero, so its last token needs none: the logits are relative to that
+    of the last token, and the Gram matrix is that of the differences of the other tokens from it, with
+    n (T - 1) rows.
+    """
 
     def __init__(self, data: Gradient, state: State):
         trials, n, T, d = data.tokens.shape
-        flat = data.tokens.reshape(trials, n * T, d)
-        gram = torch.bmm(flat, flat.mT).view(trials, n, T, n, T)
-        gram.mul_(torch.bmm(data.query, data.query.mT)[:, :, None, :, None])
-        self.gram = Rows(_regularised(gram.view(trials, n * T, n * T)))
-        self.out = data.tokens.new_empty(trials, 1, n * T)
+        others, last = data.tokens.split([T - 1, 1], -2)
+        flat = (others - last).reshape(trials, n * (T - 1), d)
+        gram = _outer(flat).view(trials, n, T - 1, n, T - 1)
+        gram.mul_(_outer(data.query)[:, :, None, :, None])
+        self.gram = Rows(_regularised(gram.view(trials, n * (T - 1), n * (T - 1))))
+        self.out = data.tokens.new_empty(trials, n, T - 1)
         super().__init__(data, state)
+        self.moving = self.values[..., :-1]
 
     def first(self, images: Tensor) -> Tensor:
-        return self.data.logits(images).contiguous()
+        logits = self.data.logits(images)
+        return logits - logits[..., -1:]
 
     @no_type_check
     def logits(self) -> Tensor:
@@ -176,8 +185,9 @@ class Logits(_Span):
 
     @no_type_check
     def turned(self, c: Tensor) -> tuple[Tensor, Tensor]:
-        direction = self.gram(c.view(len(c), 1, -1), out=self.out).view(c.shape)
-        return direction, (c * direction).sum((-2, -1), keepdim=True)
+        free = c[..., :-1].contiguous()
+        direction = self.gram(free.view(len(c), 1, -1), out=self.out)
+        return direction, (free * direction).sum((-2, -1), keepdim=True)
 
 
 class Pair:
@@ -286,7 +296,7 @@ def space(data: Gradient, state: State | Factors, penalty: float) -> Space:
     images, weights, logits = (
         2 * T * d + n * d + 3 * CALL_COST,
         2 * T * d + 2 * d * d_z + 3 * CALL_COST,
-        n * T * T,
+        n * (T - 1) ** 2,
     )
     if penalty or weights < min(images, logits):
         return Weights(data, state, penalty)
@@ -317,6 +327,14 @@ def parts(data: Gradient, state: State | Factors, penalty: float) -> list[tuple[
 def _flat(V: Tensor) -> Tensor:
     """Merges the dimensions of the trials: ``[*trials, a, b]`` -> ``[trials, a, b]``."""
     return V.detach().reshape(-1, *V.shape[-2:])
+
+
+def _outer(vectors: Tensor) -> Tensor:
+    """Returns the Gram matrices of vectors ``[trials, k, d]``, ``[trials, k, k]``; numpy computes one half of
+    them.
+    """
+    rows = vectors.numpy()
+    return torch.from_numpy(np.matmul(rows, rows.swapaxes(-1, -2)))
 
 
 def _regularised(form: Tensor) -> Tensor:

@@ -24,8 +24,8 @@ from transformer_theory.theories.attention_svm import (
 )
 
 SIZES = (
-    ({"inputs": 10, "tokens": 5, "dim": 20}, {"single": 8, "batched": 20}),
-    ({"inputs": 6, "tokens": 8, "dim": 10}, {"batched": 20}),
+    ({"inputs": 10, "tokens": 5, "dim": 20}, {"single": 8.0, "batched": 20.0}),
+    ({"inputs": 6, "tokens": 8, "dim": 10}, {"batched": 20.0}),
 )
 ROUNDS, BATCH, EACH = 9, 200, 5  # EACH: problems per round of the single solver
 MEASURED = (

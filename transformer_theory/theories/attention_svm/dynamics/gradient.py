@@ -140,16 +140,18 @@ class Gradient:
         return (share * self.scores).sum(-1, keepdim=True), self.scores
 
     @no_type_check
-    def coefficients(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+    def coefficients(self, logits: Tensor, *, scaled: bool = False) -> tuple[Tensor, Tensor]:
         """Returns :math:`e^{-C} c` ``[trials, n, T]`` and C ``[trials, 1, 1]`` for logits ``[trials,
         n, T]``.
+
+        Without ``scaled``, C may be 0 for all trials if none needs a scale, which takes less time.
         """
         if self.offset is not None:
             logits = logits + self.offset
         highest, top = logits.max(-1, keepdim=True)
         gap = logits - highest  # log of s_t / s_top
         if self.distinct:
-            return self._distinct(gap, top)
+            return self._distinct(gap, top, scaled)
         # This is the softmax, with s_top as a separate factor: later products need log(s_t / s_top) and
         # s_top.
         share = gap.exp()
@@ -177,7 +179,7 @@ class Gradient:
         return share.mul_(scaled.sum(-1, keepdim=True)).sub_(scaled).mul_(slope), C
 
     @no_type_check
-    def _distinct(self, gap: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
+    def _distinct(self, gap: Tensor, top: Tensor, scaled: bool) -> tuple[Tensor, Tensor]:
         """Computes :meth:`coefficients` in fewer operations if all tokens of each input have different
         scores.
 
@@ -187,16 +189,17 @@ class Gradient:
         best = self.scores.gather(-1, top)
         delta = self.scores - best
         # Let u_t = s_t / s_top. Then 1 / s_top = sum u_t, and e = s_top sum u_t delta_t.
-        ratio = _exp(gap)
-        pull = delta * ratio
-        minus_total = ratio.sum(-1, keepdim=True).neg_()
-        minus_e = pull.sum(-1, keepdim=True).div_(minus_total)
-        if float(minus_e.abs().amin()) >= self.shallow:
-            weight = self.slope(best.sub_(minus_e)).div_(minus_total)  # best - (-e) is the prediction f
-            return pull.addcmul_(ratio, minus_e).mul_(weight), self.no_scale
-        # Attention is so concentrated that c may underflow, hence the factor e^-C. Only *top* exerts no pull.
-        # The sums exclude it: it would contribute 1 and 0, so nothing cancels. Its coefficient is slope s_top
-        # e.
+        if not scaled:
+            ratio = _exp(gap)
+            pull = delta * ratio
+            minus_total = ratio.sum(-1, keepdim=True).neg_()
+            minus_e = pull.sum(-1, keepdim=True).div_(minus_total)
+            if float(minus_e.abs().amin()) >= self.shallow:
+                weight = self.slope(best.sub_(minus_e)).div_(minus_total)  # best - (-e) is the prediction f
+                return pull.addcmul_(ratio, minus_e).mul_(weight), self.no_scale
+        # Attention may be so concentrated that c underflows, hence the factor e^-C. Only *top* exerts no
+        # pull. The sums exclude it: it would contribute 1 and 0, so nothing cancels. Its coefficient is slope
+        # s_top e.
         gap.scatter_(-1, top, self.minus_infinity)
         C = gap.amax((-2, -1), keepdim=True)
         # e^-C s_t / s_top of the tokens other than top
@@ -216,7 +219,8 @@ class Gradient:
         :func:`~.descent.descent_direction`.
         """
         shape = W.shape
-        c, C = self.coefficients(self.logits(self.query @ W.reshape(-1, *shape[-2:]).mT))
+        logits = self.logits(self.query @ W.reshape(-1, *shape[-2:]).mT)
+        c, C = self.coefficients(logits, scaled=True)
         return -(self.pulled(c).mT @ self.query).reshape(shape), (C - math.log(self.inputs)).reshape(
             shape[:-2]
         )

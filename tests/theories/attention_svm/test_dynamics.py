@@ -323,7 +323,8 @@ def test_parts_of_the_trials_take_the_steps_of_all(kind, monkeypatch, tmp_path, 
         penalty={"weights": 0.0, "penalised": 1e-3, "factors": 1e-8}[kind],
     )
     whole = descend(begin, steps=60)
-    monkeypatch.setattr(spaces, "STEP_CACHE", 300)
+    for name in ("STEP_CACHE", "FORM_CACHE"):
+        monkeypatch.setattr(spaces, name, 300)
     assert len(spaces.parts(Gradient(instance, dynamics.LOGISTIC), begin, 0.0)) > 2
     dynamics.save(descend(begin, steps=25), tmp_path / "run.npz")
     continued, at_once = descend(dynamics.load(tmp_path / "run.npz"), steps=35), descend(begin, steps=60)

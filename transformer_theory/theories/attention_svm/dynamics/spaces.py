@@ -50,6 +50,7 @@ FORM_RTOL = 1e-14  # added to quadratic forms, relative to their largest diagona
 CALL_COST = 200  # cost of one call of a library function, in multiplications
 # number of entries of the data of one part of the trials; they then stay in the processor's cache
 STEP_CACHE = 450_000
+FORM_CACHE = 2_000_000  # the same of Gram matrices of the logits, which a step reads once
 SPAN_SHARE = 2  # the span of the queries is used if d_z is at least this many times their number
 
 
@@ -285,11 +286,17 @@ Space = Weights | Images | Logits | Pair
 
 
 def space(data: Gradient, state: State | Factors, penalty: float) -> Space:
-    """Returns the space in which a step is cheapest. With a penalty this is W, since its gradient may leave
-    the span of the data.
-    """
+    """Returns the variables of a run in the space in which a step is cheapest."""
     if isinstance(state, Factors):
         return Pair(data, state, penalty)
+    kind = cheapest(data, penalty)
+    return Weights(data, state, penalty) if issubclass(kind, Weights) else kind(data, state)
+
+
+def cheapest(data: Gradient, penalty: float) -> type[Weights] | type[Images] | type[Logits]:
+    """Returns the space in which a step on W is cheapest. With a penalty this is W itself, since its gradient
+    may leave the span of the data.
+    """
     _, n, T, d = data.tokens.shape
     d_z = data.query.shape[-1]
     # Multiplications per input. Steps on images and on W need three more calls than steps on logits.
@@ -299,8 +306,8 @@ def space(data: Gradient, state: State | Factors, penalty: float) -> Space:
         n * (T - 1) ** 2,
     )
     if penalty or weights < min(images, logits):
-        return Weights(data, state, penalty)
-    return Logits(data, state) if logits <= images else Images(data, state)
+        return Weights
+    return Logits if logits <= images else Images
 
 
 def parts(data: Gradient, state: State | Factors, penalty: float) -> list[tuple[Gradient, Space]]:
@@ -310,10 +317,15 @@ def parts(data: Gradient, state: State | Factors, penalty: float) -> list[tuple[
     The trials are independent, so the parts take the same steps as the whole.
     """
     trials, n, T, d = data.tokens.shape
-    width = state.K.shape[-1] if isinstance(state, Factors) else 0
-    # Per trial, a step reads the tokens, the factors and their directions.
-    entries = n * T * d + 2 * width * (d + min(n, data.query.shape[-1]))
-    number = min(trials, math.ceil(trials * entries / STEP_CACHE)) if data.separable else 1
+    # Per trial, a step reads the Gram matrix, or the tokens, the factors and their directions.
+    if isinstance(state, Factors):
+        width, cache = state.K.shape[-1], STEP_CACHE
+        entries = n * T * d + 2 * width * (d + min(n, data.query.shape[-1]))
+    elif cheapest(data, penalty) is Logits:
+        entries, cache = (n * (T - 1)) ** 2, FORM_CACHE
+    else:
+        entries, cache = n * T * d, STEP_CACHE
+    number = min(trials, math.ceil(trials * entries / cache)) if data.separable else 1
     if number <= 1:
         return [(data, space(data, state, penalty))]
     result = []

@@ -18,7 +18,8 @@ ABOUT = """# Ours against official and textbook versions
 
 The time of the other version divided by ours: processor time of one thread, with the preparation of the data.
 The versions take turns in one process, so that other jobs on the machine slow all of them alike. The ratio is
-the median over the rounds; the smallest and the largest round stand in brackets.
+the median over the rounds; the smallest and the largest round stand in brackets. One benchmark is measured by
+`python -m benchmarks NAME`, all of them and this page by `python -m benchmarks peers`.
 """
 
 
@@ -65,14 +66,14 @@ class Row:
 def table(rows: Iterable[Row]) -> str:
     """Returns the table as Markdown, one line per row."""
     lines = [
-        "| what | against | size | times faster | rounds | largest difference | command |",
+        "| what | against | size | times faster | rounds | largest difference | benchmark |",
         "|---" * 7 + "|",
     ]
     for row in rows:
         missed = row.target is not None and statistics.median(row.ratios) < row.target
         gain = row.gain + (f"; target {row.target:g} missed" if missed else "")
         cells = (row.what, row.other, row.size, gain, len(row.ratios), f"{row.difference:.0e}, {row.of}")
-        lines.append(f"| {' | '.join(map(str, cells))} | `python -m benchmarks {row.command}` |")
+        lines.append(f"| {' | '.join(map(str, cells))} | `{row.command}` |")
     return "\n".join(lines)
 
 

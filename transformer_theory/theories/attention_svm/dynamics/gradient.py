@@ -85,7 +85,6 @@ class Gradient:
             tokens.new_tensor(-1.0),
             tokens.new_tensor(-torch.inf).expand(tokens[..., :1, 0].shape),
         )
-        self.no_scale = tokens.new_zeros(len(tokens), 1, 1)
         allowed = getattr(instance, "allowed", None)
         same, self.offset = merge_equal_tokens(tokens, None if allowed is None else allowed.reshape(-1, n, T))
         zero_query = (self.query == 0).all(-1, keepdim=True)
@@ -129,7 +128,7 @@ class Gradient:
         of all trials.
         """
         part = copy(self)
-        for name in ("tokens", "query", "scores", "minus_infinity", "no_scale", "offset"):
+        for name in ("tokens", "query", "scores", "minus_infinity", "offset"):
             value = getattr(self, name)
             setattr(part, name, None if value is None else value[rows])
         part.gains = part._linear_gains
@@ -140,11 +139,12 @@ class Gradient:
         return (share * self.scores).sum(-1, keepdim=True), self.scores
 
     @no_type_check
-    def coefficients(self, logits: Tensor, *, scaled: bool = False) -> tuple[Tensor, Tensor]:
+    def coefficients(self, logits: Tensor, *, scaled: bool = False) -> tuple[Tensor, Tensor | None]:
         """Returns :math:`e^{-C} c` ``[trials, n, T]`` and C ``[trials, 1, 1]`` for logits ``[trials,
         n, T]``.
 
-        Without ``scaled``, C may be 0 for all trials if none needs a scale, which takes less time.
+        Without ``scaled``, C is None, which means 0 for all trials, if none needs a scale; this takes less
+        time.
         """
         if self.offset is not None:
             logits = logits + self.offset
@@ -179,7 +179,7 @@ class Gradient:
         return share.mul_(scaled.sum(-1, keepdim=True)).sub_(scaled).mul_(slope), C
 
     @no_type_check
-    def _distinct(self, gap: Tensor, top: Tensor, scaled: bool) -> tuple[Tensor, Tensor]:
+    def _distinct(self, gap: Tensor, top: Tensor, scaled: bool) -> tuple[Tensor, Tensor | None]:
         """Computes :meth:`coefficients` in fewer operations if all tokens of each input have different
         scores.
 
@@ -196,7 +196,7 @@ class Gradient:
             minus_e = pull.sum(-1, keepdim=True).div_(minus_total)
             if float(minus_e.abs().amin()) >= self.shallow:
                 weight = self.slope(best.sub_(minus_e)).div_(minus_total)  # best - (-e) is the prediction f
-                return pull.addcmul_(ratio, minus_e).mul_(weight), self.no_scale
+                return pull.addcmul_(ratio, minus_e).mul_(weight), None
         # Attention may be so concentrated that c underflows, hence the factor e^-C. Only *top* exerts no
         # pull. The sums exclude it: it would contribute 1 and 0, so nothing cancels. Its coefficient is slope
         # s_top e.
@@ -226,10 +226,12 @@ class Gradient:
         )
 
     @no_type_check
-    def unscaled(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor | None]:
+    def unscaled(self, c: Tensor, C: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Returns c times e^C without the part of e^C that would overflow, and the logarithm of this part
         (None: there is no such part).
         """
+        if C is None:
+            return c, None
         if self.tame:
             return c * C.exp(), None
         # Relative to a gradient of e^200 every penalty is negligible, so the rest of the scale may become

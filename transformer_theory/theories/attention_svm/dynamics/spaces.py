@@ -68,8 +68,8 @@ class Weights:
         return self.data.logits(torch.bmm(self.data.query, self.transposed))
 
     @no_type_check
-    def aim(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor | None]:
-        log_scale: Tensor | None = C
+    def aim(self, c: Tensor, C: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        log_scale = C
         # The gradient of the penalty is added, so the factor e^C of the other gradient must be restored
         # first.
         if self.decay:
@@ -117,7 +117,7 @@ class _Span(ABC):
         """
 
     @no_type_check
-    def aim(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+    def aim(self, c: Tensor, C: Tensor | None) -> tuple[Tensor, Tensor | None]:
         self.c = c
         self.direction, square = self.turned(c)
         return square.clamp_(min=0.0).sqrt_(), C
@@ -247,8 +247,8 @@ class Pair:
         return self.data.logits(self.images)
 
     @no_type_check
-    def aim(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor | None]:
-        log_scale: Tensor | None = C
+    def aim(self, c: Tensor, C: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        log_scale = C
         if self.decay:
             c, log_scale = self.data.unscaled(c, C)
         self.data.pulled(c, self.P)

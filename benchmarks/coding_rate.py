@@ -125,7 +125,7 @@ def main() -> list[Row]:
     for m, k, rounds in ((1000, 10, 7), (2000, 20, 5)):
         features, labels = instance(m, k)
         functions = functions_of(features, labels, k)
-        rows += compare("class-wise coding rate", functions, features, f"m = {m}, k = {k}", rounds)
+        rows += compare("class-wise coding rate", functions, features, f"m = {m:,}, k = {k}", rounds)
         print_memory(m, k, functions)
     m, k = 10_000, 100
     features, labels = instance(m, k)

@@ -19,8 +19,8 @@ ABOUT = """# Ours against official and textbook versions
 The time of the other version divided by ours: processor time of one thread, with the preparation of the data.
 The versions take turns in one process, so that other jobs on the machine slow all of them alike. The ratio is
 the median over the rounds; the smallest and the largest round stand in brackets. One benchmark is measured by
-`python -m benchmarks NAME`, all of them and this page by `python -m benchmarks peers`. Solutions of cvxpy differ
-by its tolerances: ours have KKT residuals of at most 1e-12.
+`python -m benchmarks NAME`, all of them and this page by `python -m benchmarks peers`. Solutions of cvxpy
+differ by its tolerances: ours have KKT residuals of at most 1e-12.
 """
 
 

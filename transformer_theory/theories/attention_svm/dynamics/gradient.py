@@ -16,7 +16,7 @@ norm of W exceeds about 40. Two changes make it exact:
 - The coefficients are stored as :math:`e^{-C} c` with one C per trial. It is the largest logarithm of
   :math:`s_{i,t} / s_{i,top}` over the tokens with :math:`\delta_t \ne 0`. If slopes of the loss or
   differences of gains are extreme, C includes their logarithms too. So the scaled coefficients are of order
-  one, however small the gradient is.
+  one, however small the gradient is. While attention is moderate, a run leaves the scale out: C = 0.
 
 An input with a zero query, or with equal tokens only, has no influence on W and must not determine C. Equal
 tokens are merged into one token with the sum of their attention and the mean of their gains, which does not

@@ -1,7 +1,9 @@
-"""All benchmarks, one after the other: ``python -m benchmarks [name ...]``.
+"""All benchmarks, one after the other, or those that are named: ``python -m benchmarks [name ...]``.
 
 Each file compares this library with the textbook version in one process. Times on a shared machine drift, so
-the versions take turns, and their ratio is reported.
+the versions take turns, and their ratio is reported. At the end stands one table of all ratios. With the name
+``peers`` all benchmarks with ratios to official and textbook versions run, and their table is also stored
+(:mod:`._rows`).
 """
 
 import importlib
@@ -10,6 +12,7 @@ import platform
 import sys
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -17,6 +20,17 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import torch  # noqa: E402
 
+# benchmarks that return rows of the table
+PEERS = (
+    "attention_descent",
+    "max_margin",
+    "nuclear_max_margin",
+    "mcr2_loss",
+    "coding_rate",
+    "crate_step",
+    "scan_snap_sgd",
+    "redunet",
+)
 # commands of their own, which measure no time
 APART = ("margins", "real_network", "same_numbers", "second_route", "second_run", "size")
 NAMES = sorted(
@@ -54,21 +68,29 @@ def main(names: list[str]) -> int:
 
     If a name is unknown, no benchmark runs.
     """
-    if unknown := [name for name in names if name not in NAMES]:
-        print(f"unknown benchmark {unknown[0]!r}; there are: {', '.join(NAMES)}", file=sys.stderr)
+    if unknown := [name for name in names if name not in (*NAMES, "peers")]:
+        print(f"unknown benchmark {unknown[0]!r}; there are: peers, {', '.join(NAMES)}", file=sys.stderr)
         return 2
+    from benchmarks._rows import store, table  # it imports numpy
+
     torch.set_num_threads(1)
-    print(header())
-    failed = []
-    for name in names or NAMES:
+    machine = header()
+    print(machine)
+    failed, rows = [], []
+    for name in PEERS if names == ["peers"] else names or NAMES:
         started = time.perf_counter()
         print(f"\n{name}", flush=True)
         try:
-            importlib.import_module(f"benchmarks.{name}").main()
+            found = importlib.import_module(f"benchmarks.{name}").main() or []
+            rows += [replace(row, command=name) for row in found]
         except Exception:  # the other benchmarks still run; the exit status is 1
             traceback.print_exc()
             failed.append(name)
         print(f"({time.perf_counter() - started:.0f} s)", flush=True)
+    if rows:
+        print(f"\n{table(rows)}")
+    if names == ["peers"] and not failed:
+        store(rows, machine)
     if failed:
         print(f"\nfailed: {', '.join(failed)}", file=sys.stderr)
     return min(len(failed), 1)

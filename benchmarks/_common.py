@@ -77,7 +77,7 @@ def write(path: Path, draw: Callable[[str], "Figure"], setting: str) -> None:
         draft.write_text(svg(draw(f"{setting}\n{header().replace(chr(10), ' · ')}")), encoding="utf-8")
 
 
-def command_line(main: Callable[[Path | None], None], about: str | None) -> None:
+def command_line(main: Callable[[Path | None], object], about: str | None) -> None:
     """Runs a benchmark with a figure on one thread; the command line may name the file of the figure."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("figure", type=Path, nargs="?", help="where to draw it")

@@ -6,14 +6,14 @@ gradient, computed in the cheapest of three spaces, explains the rest. This grad
 attention has saturated; autograd does not.
 """
 
-import statistics
 import time
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
+from benchmarks._common import take_turns
+from benchmarks._rows import Row, table
 from benchmarks.baselines.attention_descent import EPS, on_factors, on_weights
 from transformer_theory.theories.attention_svm import cross_attention, normalised_descent
 from transformer_theory.theories.attention_svm.dynamics import Factors, random_factors, random_start
@@ -25,13 +25,13 @@ LOOPED = 2  # trials of the loop that are timed per round; its time is proportio
 
 @dataclass(frozen=True)
 class Case:
-    """One line of the table.
+    """One problem.
 
     Attributes:
         inputs, tokens, dim: sizes of the problem.
         factors: whether K and Q are trained; otherwise W.
         steps: number of steps.
-        target: target ratio to the loop; None without a target.
+        target: target ratio to the loop.
     """
 
     inputs: int
@@ -39,29 +39,22 @@ class Case:
     dim: int
     factors: bool
     steps: int
-    target: int | None
-
-    @property
-    def name(self) -> str:
-        """The trained matrices and the sizes."""
-        return f"{'K and Q' if self.factors else 'W':8}n = {self.inputs}, T = {self.tokens}, d = {self.dim}"
+    target: int
 
 
 CASES = (
     Case(6, 8, 10, False, 400, 100),
     Case(6, 8, 10, True, 400, 100),
-    Case(10, 10, 50, False, 200, 40),
+    Case(10, 10, 50, False, 200, 100),
     Case(10, 10, 50, True, 100, 25),
 )
 
 
-def run(case: Case, rounds: int = ROUNDS) -> dict[str, float]:
-    """Returns the median CPU seconds per step of all trials, ratios, and the distance between our W and the
-    loop's W.
+def run(case: Case, rounds: int = ROUNDS) -> list[Row]:
+    """Returns our processor seconds per step of all trials beside those of the loop and of batched autograd.
 
-    The distance is the largest relative one over the trials after EARLY steps. The versions take turns in
-    every round, so that changes of the machine's load affect all of them. Batched autograd is timed over a
-    quarter of the steps.
+    The difference is the largest relative one of W over the trials after EARLY steps. Batched autograd is
+    timed over a quarter of the steps.
     """
     generator = torch.Generator().manual_seed(0)
     instance = cross_attention(
@@ -90,52 +83,40 @@ def run(case: Case, rounds: int = ROUNDS) -> dict[str, float]:
             return K @ Q.mT
         return on_weights(tokens, query, scores, begin.W[trial], steps=steps, rate=RATE)
 
-    seconds: dict[str, list[float]] = {"ours": [], "loop": [], "batched": []}
-    for turn in range(-1, rounds):  # the first round warms up
-        clock = [time.process_time()]
-        ours(case.steps)
-        clock.append(time.process_time())
-        for trial in range(LOOPED):
-            textbook(trial, case.steps)
-        clock.append(time.process_time())
-        textbook(slice(None), case.steps // 4)
-        clock.append(time.process_time())
-        if turn >= 0:
-            closed_form, loop, batched = (after - before for before, after in pairwise(clock))
-            seconds["ours"].append(closed_form / case.steps)
-            seconds["loop"].append(loop * TRIALS / LOOPED / case.steps)
-            seconds["batched"].append(batched / (case.steps // 4))
-    early = ours(EARLY)
-    apart = max(
-        float((W - early[trial]).norm() / W.norm())
-        for trial in range(LOOPED)
-        for W in [textbook(trial, EARLY)]
+    loop, batched = "autograd, trial by trial", "autograd, batched (exact before saturation)"
+    steps = {"ours": case.steps, loop: case.steps * LOOPED / TRIALS, batched: case.steps // 4}
+    seconds = take_turns(
+        {
+            "ours": lambda: ours(case.steps),
+            loop: lambda: [textbook(trial, case.steps) for trial in range(LOOPED)],
+            batched: lambda: textbook(slice(None), case.steps // 4),
+        },
+        rounds,
+        clock=time.process_time,
     )
-    ratios = {
-        f"ratio to {name}": statistics.median(a / b for a, b in zip(seconds[name], seconds["ours"]))
-        for name in ("loop", "batched")
-    }
-    return (
-        {name: statistics.median(values) for name, values in seconds.items()} | ratios | {"distance": apart}
-    )
-
-
-def main() -> None:
-    """Prints the table, one line per case."""
-    print(
-        f"a step of {TRIALS} trials, CPU      ours      autograd, trial by trial       autograd, batched   "
-        f"W apart, step {EARLY}"
-    )
-    for case in CASES:
-        numbers = run(case)
-        target = f"(target {case.target}x)" if case.target else ""
-        print(
-            f"{case.name:34}{1e3 * numbers['ours']:6.2f} ms{1e3 * numbers['loop']:7.1f} "
-            f"ms{numbers['ratio to loop']:5.0f}x {target:14}{1e3 * numbers['batched']:6.2f} "
-            f"ms{numbers['ratio to batched']:5.1f}x       {numbers['distance']:.0e}"
+    per_step = {name: [value / steps[name] for value in values] for name, values in seconds.items()}
+    early, every = ours(EARLY), textbook(slice(None), EARLY)
+    alone = torch.stack([textbook(trial, EARLY) for trial in range(LOOPED)])
+    return [
+        Row(
+            f"normalised descent on {'K and Q' if case.factors else 'W'}, {TRIALS} trials",
+            other,
+            f"n = {case.inputs}, T = {case.tokens}, d = {case.dim}, {case.steps} steps",
+            per_step["ours"],
+            per_step[other],
+            float(((theirs - early[: len(theirs)]).norm(dim=(-2, -1)) / theirs.norm(dim=(-2, -1))).max()),
+            f"W after {EARLY} steps",
+            case.target if other == loop else None,
         )
+        for other, theirs in ((loop, alone), (batched, every))
+    ]
+
+
+def main() -> list[Row]:
+    """Returns the rows of all cases."""
+    return [row for case in CASES for row in run(case)]
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main()
+    print(table(main()))

@@ -1,9 +1,10 @@
 """How many images of 32 pixels a CPU trains on per second: the step of the recipe ``minutes``, with larger
 batches, in both precisions, and compiled.
 
-A step is forward pass, backward pass and optimiser on one fixed batch. Augmentation, which is left out, takes
-a few per cent (:mod:`.training_loop`). The variants of a network take turns. One line per network and
-variant: images per second of processor time of one thread, and its ratio to the first variant.
+A step is forward pass, backward pass, clipping and optimiser on one fixed batch. Augmentation, which is left
+out, takes a few per cent (:mod:`.training_loop`). The variants of a network take turns. One line per network
+and variant: images per second of processor time of one thread, its ratio to the first variant, and the
+operations of the step divided by its time, as a share of the rate of one large product in the same precision.
 """
 
 import statistics
@@ -11,14 +12,17 @@ import time
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks._common import take_turns
+from transformer_theory.core.allocator import keep_freed_memory
 from transformer_theory.models import build
 from transformer_theory.models.image_networks import builder
 from transformer_theory.training.image.recipes import image_recipe
 
-ROUNDS, WARM = 5, 2
+ROUNDS, SIDE, PRODUCTS = 9, 1024, 3
 VARIANTS = {
     "bfloat16, batch 128": (128, True, False),
     "bfloat16, batch 512": (512, True, False),
@@ -27,8 +31,13 @@ VARIANTS = {
 }
 
 
-def stepper(name: str, batch: int, low: bool, compiled: bool) -> Callable[[], None]:
-    """Returns a function that takes a step of a network of the recipe."""
+def stepper(name: str, batch: int, low: bool, compiled: bool) -> tuple[Callable[[], None], float]:
+    """Returns a function that takes a step of a network of the recipe, and the operations of its forward and
+    backward pass.
+
+    Operations are those of products and convolutions, two per multiplication and addition; the products of
+    the optimiser are left out.
+    """
     settings = image_recipe(name, name="minutes")
     sizes = settings.sizes(image_size=32, channels=3, num_classes=10)
     generator = torch.Generator().manual_seed(0)
@@ -36,36 +45,59 @@ def stepper(name: str, batch: int, low: bool, compiled: bool) -> Callable[[], No
     optimiser = settings.new_optimiser(network)
     images = torch.randn(batch, 3, 32, 32, generator=generator)
     labels = torch.randint(10, (batch,), generator=generator)
-    called = torch.compile(network) if compiled else network
 
-    def step() -> None:
+    def gradient(called: Callable[[Tensor], Tensor]) -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=low):
             loss = functional.cross_entropy(called(images), labels)
         loss.backward()
-        optimiser.step()
-        optimiser.zero_grad()
 
-    return step
+    with FlopCounterMode(display=False) as counted:
+        gradient(network)
+    called = torch.compile(network) if compiled else network
+
+    def step() -> None:
+        optimiser.zero_grad()
+        gradient(called)
+        nn.utils.clip_grad_norm_(network.parameters(), settings.clip)
+        optimiser.step()
+
+    return step, counted.get_total_flops()
+
+
+def product(low: bool) -> Callable[[], object]:
+    """Returns a function that multiplies two square matrices PRODUCTS times."""
+    left, right = torch.randn(2, SIDE, SIDE, dtype=torch.bfloat16 if low else torch.float32)
+    return lambda: [left @ right for _ in range(PRODUCTS)]
 
 
 def main() -> None:
     """Times the steps."""
+    keep_freed_memory()  # as the command ``train`` does
     for name in ("crate", "vit"):
-        steps = {title: stepper(name, *variant) for title, variant in VARIANTS.items()}
-        for step in steps.values():
-            for _ in range(WARM):
-                step()
-        times: dict[str, list[float]] = {title: [] for title in steps}
-        for _ in range(ROUNDS):
-            for title, step in steps.items():
-                began = time.process_time()
-                step()
-                times[title].append(time.process_time() - began)
-        speeds = {title: VARIANTS[title][0] / statistics.median(spent) for title, spent in times.items()}
-        first = next(iter(speeds.values()))
-        for title, speed in speeds.items():
-            print(f"{name:6} {title:30} {speed:6.0f} images a second of one thread, {speed / first:.2f} ×")
+        made = {title: stepper(name, *variant) for title, variant in VARIANTS.items()}
+        steps = {title: step for title, (step, _) in made.items()}
+        products = {low: f"product, {low}" for low in (True, False)}
+        seconds = take_turns(
+            steps | {title: product(low) for low, title in products.items()}, ROUNDS, clock=time.process_time
+        )
+        first = next(iter(steps))
+        for title, (batch, low, _) in VARIANTS.items():
+            images = batch / statistics.median(seconds[title])
+            shares = [
+                made[title][1] / spent / (PRODUCTS * 2 * SIDE**3 / reference)
+                for spent, reference in zip(seconds[title], seconds[products[low]])
+            ]
+            faster = images * statistics.median(seconds[first]) / VARIANTS[first][0]
+            share, low_share, high_share = (
+                100 * value for value in (statistics.median(shares), min(shares), max(shares))
+            )
+            print(
+                f"{name:6} {title:30} {images:6.0f} images a second of one thread, {faster:.2f} ×; "
+                f"{share:.0f} % ({low_share:.0f} to {high_share:.0f}) of the rate of a product of {SIDE} x "
+                f"{SIDE}"
+            )
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)
     main()

@@ -3,8 +3,8 @@ and against a loop.
 
 At the full size (m = 10,000, k = 100) the matrices would take 40 GB. The whole formula is therefore timed at
 m = 2,000, k = 20. At the full size, one class is timed with its matrix in memory, and the time is multiplied
-by the number of classes ("extrapolated"). Times are medians over alternating rounds on one thread; ratios are
-medians of the rounds' ratios. Memory is the growth of the peak resident size of a fresh process.
+by the number of classes ("extrapolated"). Times are processor times of one thread. Memory is the growth of
+the peak resident size of a fresh process.
 """
 
 import statistics
@@ -18,11 +18,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks._common import ratio, take_turns, verdict
+from benchmarks._common import take_turns, verdict
+from benchmarks._rows import Row, table
 from benchmarks.baselines.coding_rate import masked_loop, memberships, one_term, textbook
 from transformer_theory.metrics.coding import class_coding_rate, unit_norm
 
 P, EPS = 128, 0.5
+LOOP, FORMULA = "loop over classes", "formula with its membership matrices"
 
 
 def instance(m: int, k: int) -> tuple[Tensor, Tensor]:
@@ -33,25 +35,43 @@ def instance(m: int, k: int) -> tuple[Tensor, Tensor]:
 
 
 def forward_backward(function: Callable[[], Tensor], features: Tensor) -> tuple[float, Tensor]:
-    """Returns the seconds of one forward and backward pass, and the gradient by the features [m, P]."""
-    started = time.perf_counter()
+    """Returns the processor seconds of one forward and backward pass, and the gradient by the features
+    [m, P].
+    """
+    started = time.process_time()
     (gradient,) = torch.autograd.grad(function(), features)
-    return time.perf_counter() - started, gradient
+    return time.process_time() - started, gradient
 
 
-def interleaved(
-    functions: dict[str, Callable[[], Tensor]], features: Tensor, rounds: int
-) -> dict[str, list[float]]:
-    """Returns the seconds of a forward and backward pass of each function in each round, after a check that
-    the gradients agree.
+def compare(
+    what: str,
+    functions: dict[str, Callable[[], Tensor]],
+    features: Tensor,
+    size: str,
+    rounds: int,
+    targets: dict[str, float] | None = None,
+) -> list[Row]:
+    """Returns a row for each function beside ours, with the processor seconds of a forward and backward pass.
+
+    The difference is that of the gradient by the features, relative to its norm.
     """
     gradients = {name: forward_backward(function, features)[1] for name, function in functions.items()}
-    first = next(iter(gradients.values()))
-    for name, gradient in gradients.items():
-        error = float((gradient - first).norm() / first.norm())
-        assert error < 1e-4, f"{name}: gradients differ by {error:.1e}"
     passes = {name: partial(forward_backward, function, features) for name, function in functions.items()}
-    return take_turns(passes, rounds)
+    seconds, exact = take_turns(passes, rounds, clock=time.process_time), gradients["ours"]
+    return [
+        Row(
+            f"{what}, forward and backward",
+            name,
+            f"{size}, p = {P}, float32",
+            seconds["ours"],
+            seconds[name],
+            float((gradients[name] - exact).norm() / exact.norm()),
+            "gradient",
+            (targets or {}).get(name),
+        )
+        for name in functions
+        if name != "ours"
+    ]
 
 
 def functions_of(features: Tensor, labels: Tensor, k: int) -> dict[str, Callable[[], Tensor]]:
@@ -60,8 +80,8 @@ def functions_of(features: Tensor, labels: Tensor, k: int) -> dict[str, Callable
     """
     return {
         "ours": lambda: class_coding_rate(features, labels, eps=EPS),
-        "loop": lambda: masked_loop(features, labels, k, EPS),
-        "formula": lambda: textbook(features, labels, k, EPS),
+        LOOP: lambda: masked_loop(features, labels, k, EPS),
+        FORMULA: lambda: textbook(features, labels, k, EPS),
     }
 
 
@@ -99,48 +119,47 @@ def peak() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
 
-def main() -> None:
-    """Prints the results for three sizes and whether the targets are met."""
-    for m, k, rounds in ((1000, 10, 7), (2000, 20, 3)):
+def main() -> list[Row]:
+    """Prints the memory at three sizes and returns the rows."""
+    rows = []
+    for m, k, rounds in ((1000, 10, 7), (2000, 20, 5)):
         features, labels = instance(m, k)
         functions = functions_of(features, labels, k)
-        times = interleaved(functions, features, rounds)
-        memory = {name: peak_memory(name, m, k) for name in functions}
-        report(m, k, times, memory)
+        rows += compare("class-wise coding rate", functions, features, f"m = {m:,}, k = {k}", rounds)
+        print_memory(m, k, functions)
     m, k = 10_000, 100
     features, labels = instance(m, k)
     functions = functions_of(features, labels, k)
-    del functions["formula"]
-    times = interleaved(functions, features, 7)
+    del functions[FORMULA]
+    (row,) = compare("class-wise coding rate", functions, features, f"m = {m:,}, k = {k}", 7)
     member = memberships((labels != 0).long(), 2, features.dtype)[0]  # the matrix of class 0 alone
     one = statistics.median(
         forward_backward(lambda: one_term(features, member, EPS), features)[0] for _ in range(2)
     )
-    memory = {name: peak_memory(name, m, k) for name in functions}
-    report(m, k, times, memory)
-    seconds, ours = one * k, statistics.median(times["ours"])
+    memory = print_memory(m, k, functions)
+    seconds, ours = one * k, statistics.median(row.ours)
     megabytes = k * m**2 * 4 / 2**20
     print(
         f"  formula  extrapolated from one class ({one:.2f} s, without building the matrix): {seconds:.0f} "
         f"s = {seconds / ours:.0f}x ours"
     )
-    print(f"           its matrices, computed: {megabytes:.0f} MiB = {megabytes / memory['ours']:.0f}x ours")
+    print(f"           its matrices, computed: {megabytes:.0f} MiB = {megabytes / memory:.0f}x ours")
     print(
         f"  target: >= 20x faster ({verdict(seconds / ours >= 20)}), <= 1/50 of the memory "
-        f"({verdict(megabytes >= 50 * memory['ours'])})"
+        f"({verdict(megabytes >= 50 * memory)})"
     )
+    return [*rows, row]
 
 
-def report(m: int, k: int, times: dict[str, list[float]], memory: dict[str, float]) -> None:
-    """Prints times, memory and ratios of all versions at one size."""
+def print_memory(m: int, k: int, functions: dict[str, Callable[[], Tensor]]) -> float:
+    """Prints the peak memory of all versions at one size, and returns ours in MiB."""
     print(f"class-wise coding rate, forward + backward, float32, p = {P}, m = {m}, k = {k}")
-    for name in times:
-        line = f"  {name:8} {1e3 * statistics.median(times[name]):8.1f} ms  peak +{memory[name]:.1f} MiB"
-        if name != "ours":
-            line += f"   {ratio(times, name):.1f}x slower, {memory[name] / max(memory['ours'], 0.1):.0f}x the memory"  # noqa: E501
-        print(line)
+    memory = {name: peak_memory(name, m, k) for name in functions}
+    for name, peak in memory.items():
+        print(f"  {name:37} peak +{peak:.1f} MiB, {peak / max(memory['ours'], 0.1):.0f}x ours")
+    return memory["ours"]
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main()
+    print(table(main()))

@@ -14,6 +14,7 @@ from itertools import pairwise
 
 import torch
 
+from benchmarks._rows import Row, table
 from benchmarks.baselines.attention_svm import all_at_once, constraint_by_constraint
 from transformer_theory.core.errors import Infeasible
 from transformer_theory.theories.attention_svm import (
@@ -25,7 +26,13 @@ from transformer_theory.theories.attention_svm import (
 
 # EACH: problems per round of the single solver, because one is too short to time
 ROUNDS, BATCH, EACH = 15, 400, 25
-MEASURED = ("single", "batched", "textbook", "vectorised")
+MEASURED = (
+    "single",
+    "batched",
+    "cvxpy, one constraint per token",
+    "cvxpy, one vector of constraints, Clarabel",
+)
+WORDS = {"single": "one by one", "batched": f"in a batch of {BATCH}"}
 
 
 @dataclass(frozen=True)
@@ -49,13 +56,16 @@ class Case:
 CASES = (Case(10, 5, 20, 80, 400), Case(15, 5, 5, None, 250))
 
 
-def run(case: Case, rounds: int = ROUNDS) -> dict[str, float]:
-    """Returns medians in CPU seconds per problem, ratios and the largest KKT residual; the versions take
-    turns in every round.
+def run(case: Case, rounds: int = ROUNDS) -> list[Row]:
+    """Returns processor seconds per problem of our two versions beside those of cvxpy; every round has new
+    problems.
+
+    The difference is that of W, relative to its norm, on a problem that has a solution.
     """
     generator = torch.Generator().manual_seed(0)
     seconds: dict[str, list[float]] = {name: [] for name in MEASURED}
-    kkt, distances, solved = [], [], []
+    distances: dict[str, list[float]] = {name: [] for name in MEASURED[2:]}
+    kkt, solved = [], []
     for turn in range(-1, rounds):  # the first round warms up
         batch = cross_attention(
             inputs=case.inputs, tokens=case.tokens, dim=case.dim, generator=generator, trials=BATCH
@@ -70,27 +80,40 @@ def run(case: Case, rounds: int = ROUNDS) -> dict[str, float]:
         # the textbook versions solve the first problem that has a solution
         first = int(solutions.solved.nonzero()[0])
         plain = constraints(batch.tokens[first], batch.query[first], select[first])
-        value = constraint_by_constraint(
-            batch.tokens[first].numpy(), batch.query[first].numpy(), select[first].numpy()
-        )
+        values = [
+            constraint_by_constraint(
+                batch.tokens[first].numpy(), batch.query[first].numpy(), select[first].numpy()
+            )
+        ]
         clock.append(time.process_time())
-        all_at_once(plain.difference.numpy(), plain.query.numpy())
+        values.append(all_at_once(plain.difference.numpy(), plain.query.numpy()))
         clock.append(time.process_time())
         if turn >= 0:
             for name, (begin, end), count in zip(MEASURED, pairwise(clock), (EACH, BATCH, 1, 1)):
                 seconds[name].append((end - begin) / count)
             kkt.append(float(solutions.kkt[solutions.solved].max()))
             solved.append(float(solutions.solved.double().mean()))
-            distances.append(
-                float((torch.from_numpy(value) - solutions.W[first]).norm() / solutions.norm[first])
-            )
-    ratios = {
-        f"{ours}, {other}": statistics.median(b / a for a, b in zip(seconds[ours], seconds[other]))
-        for ours in ("single", "batched")
-        for other in ("textbook", "vectorised")
-    }
-    accuracy = {"kkt": max(kkt), "apart": max(distances), "solved": statistics.mean(solved)}
-    return {name: statistics.median(times) for name, times in seconds.items()} | ratios | accuracy
+            for name, value in zip(distances, values):
+                apart = (torch.from_numpy(value) - solutions.W[first]).norm() / solutions.norm[first]
+                distances[name].append(float(apart))
+    print(
+        f"{case.name}: {100 * statistics.mean(solved):.1f} % of the problems have a solution, KKT residuals "
+        f"<= {max(kkt):.0e}"
+    )
+    return [
+        Row(
+            f"Frobenius max-margin, {WORDS[ours]}",
+            other,
+            case.name,
+            seconds[ours],
+            seconds[other],
+            max(distances[other]),
+            "W",
+            getattr(case, ours) if other == MEASURED[2] else None,
+        )
+        for ours in WORDS
+        for other in distances
+    ]
 
 
 def _single(tokens: torch.Tensor, query: torch.Tensor, select: torch.Tensor) -> None:
@@ -99,27 +122,11 @@ def _single(tokens: torch.Tensor, query: torch.Tensor, select: torch.Tensor) -> 
         frobenius_max_margin(constraints(tokens, query, select))
 
 
-def main() -> None:
-    """Prints times and ratios for both sizes."""
-    for case in CASES:
-        numbers = run(case)
-        single, batched = (f"(target {target}x)" if target else "" for target in (case.single, case.batched))
-        print(
-            f"Frobenius max-margin, {case.name} ({ROUNDS} rounds, batches of {BATCH}); KKT residuals <= "
-            f"{numbers['kkt']:.0e}, "
-            f"{100 * numbers['solved']:.1f} % have a solution\n"
-            f"  one cvxpy constraint per token  {1e3 * numbers['textbook']:8.2f} ms per problem, solution "
-            f"{numbers['apart']:.0e} away\n"
-            f"  vectorised cvxpy, Clarabel      {1e3 * numbers['vectorised']:8.2f} ms\n"
-            f"  here, one by one                {1e3 * numbers['single']:8.2f} ms   "
-            f"{numbers['single, textbook']:5.0f}x {single:14} "
-            f"and {numbers['single, vectorised']:4.0f}x faster than these\n"
-            f"  here, in a batch                {1e3 * numbers['batched']:8.2f} ms   "
-            f"{numbers['batched, textbook']:5.0f}x {batched:14} "
-            f"and {numbers['batched, vectorised']:4.0f}x faster than these"
-        )
+def main() -> list[Row]:
+    """Returns the rows of both sizes."""
+    return [row for case in CASES for row in run(case)]
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main()
+    print(table(main()))

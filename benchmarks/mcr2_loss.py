@@ -2,21 +2,19 @@
 formula, and a loop over classes.
 
 At m = 1,000, k = 100 the matrices take 0.4 GB, and the whole formula is timed. At m = 10,000, k = 10 they
-would take 4 GB, so the loop is the baseline. Times are medians over alternating rounds on one thread; ratios
-are medians of the rounds' ratios. Memory is reported in two ways: the size of the tensors that autograd saves
-between the passes, without the features, and the growth of the peak resident size of a fresh process over
-both passes.
+would take 4 GB, so the loop is the baseline. Memory is reported in two ways: the size of the tensors that
+autograd saves between the passes, without the features, and the growth of the peak resident size of a fresh
+process over both passes.
 """
 
-import statistics
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from benchmarks._common import ratio, verdict
+from benchmarks._rows import Row, table
 from benchmarks.baselines.mcr2_loss import masked_loop, textbook
-from benchmarks.coding_rate import P, instance, interleaved, peak_memory
+from benchmarks.coding_rate import FORMULA, LOOP, P, compare, instance, peak_memory
 from transformer_theory.theories.rate_reduction.loss import MaximalCodingRateReduction
 
 EPS = 0.5**0.5
@@ -27,8 +25,8 @@ def functions_of(features: Tensor, labels: Tensor, k: int) -> dict[str, Callable
     loss = MaximalCodingRateReduction(eps=EPS)
     return {
         "ours": lambda: loss(features, labels).loss,
-        "loop": lambda: masked_loop(features, labels, k, EPS),
-        "formula": lambda: textbook(features, labels, k, EPS),
+        LOOP: lambda: masked_loop(features, labels, k, EPS),
+        FORMULA: lambda: textbook(features, labels, k, EPS),
     }
 
 
@@ -51,8 +49,8 @@ def saved(function: Callable[[], Tensor], features: Tensor) -> float:
     return total
 
 
-def measure(m: int, k: int, targets: dict[str, float], rounds: int) -> None:
-    """Prints times and memory of our version and of each version with a target for the ratio.
+def measure(m: int, k: int, targets: dict[str, float], rounds: int) -> list[Row]:
+    """Prints the memory of our version and of each version with a target, and returns their rows.
 
     Args:
         m: number of samples.
@@ -63,34 +61,23 @@ def measure(m: int, k: int, targets: dict[str, float], rounds: int) -> None:
     features, labels = instance(m, k)
     functions = functions_of(features, labels, k)
     functions = {name: function for name, function in functions.items() if name == "ours" or name in targets}
-    times = interleaved(functions, features, rounds)
-    print(f"MCR² loss, forward + backward, float32, p = {P}, m = {m}, k = {k}, {rounds} rounds")
+    print(f"MCR² loss, forward + backward, float32, p = {P}, m = {m}, k = {k}")
     for name, function in functions.items():
         peak = peak_memory(name, m, k, subject="mcr2_loss")
-        line = (
-            f"  {name:8} {1e3 * statistics.median(times[name]):8.1f} ms  saved for backward "
-            f"{saved(function, features):7.2f} MiB"
-        )
-        line += f"  peak +{peak:.1f} MiB"
-        if name in targets:
-            factor = ratio(times, name)
-            line += (
-                f"   {factor:.1f}x slower; target >= {targets[name]:g}x ({verdict(factor >= targets[name])})"
-            )
-        print(line)
+        print(f"  {name:37} saved for backward {saved(function, features):7.2f} MiB  peak +{peak:.1f} MiB")
     sizes = {"one gradient": m * P, "m p + k p² numbers": m * P + k * P**2, "the k m² matrices": k * m**2}
-    print(
-        "           computed: "
-        + ", ".join(f"{name} {4 * count / 2**20:.2f} MiB" for name, count in sizes.items())
-    )
+    print("  computed: " + ", ".join(f"{name} {4 * count / 2**20:.2f} MiB" for name, count in sizes.items()))
+    return compare("MCR² loss", functions, features, f"m = {m:,}, k = {k}", rounds, targets)
 
 
-def main() -> None:
-    """Prints the results for both sizes."""
-    measure(1000, 100, {"loop": 10, "formula": 100}, rounds=5)
-    measure(10_000, 10, {"loop": 2}, rounds=9)
+def main() -> list[Row]:
+    """Returns the rows of both sizes."""
+    return [
+        *measure(1000, 100, {LOOP: 10, FORMULA: 100}, rounds=5),
+        *measure(10_000, 10, {LOOP: 2}, rounds=9),
+    ]
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main()
+    print(table(main()))

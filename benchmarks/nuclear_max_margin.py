@@ -9,10 +9,12 @@ the preparation of the constraints.
 
 import statistics
 import time
+from itertools import pairwise
 
 import numpy as np
 import torch
 
+from benchmarks._rows import Row, table
 from benchmarks.baselines.nuclear import all_at_once, constraint_by_constraint
 from transformer_theory.theories.attention_svm import (
     constraints,
@@ -21,9 +23,18 @@ from transformer_theory.theories.attention_svm import (
     nuclear_max_margins,
 )
 
-SIZES = ({"inputs": 10, "tokens": 5, "dim": 20}, {"inputs": 6, "tokens": 8, "dim": 10})
+SIZES = (
+    ({"inputs": 10, "tokens": 5, "dim": 20}, {"single": 8.0, "batched": 20.0}),
+    ({"inputs": 6, "tokens": 8, "dim": 10}, {"batched": 20.0}),
+)
 ROUNDS, BATCH, EACH = 9, 200, 5  # EACH: problems per round of the single solver
-MEASURED = ("single", "batched", "textbook", "vectorised")
+MEASURED = (
+    "single",
+    "batched",
+    "cvxpy, one constraint per token, SCS",
+    "cvxpy, one vector of constraints, Clarabel",
+)
+WORDS = {"single": "one by one", "batched": f"in a batch of {BATCH}"}
 
 
 def excess(W: np.ndarray, difference: np.ndarray, query: np.ndarray, norm: float) -> float:
@@ -34,13 +45,19 @@ def excess(W: np.ndarray, difference: np.ndarray, query: np.ndarray, norm: float
     return float(np.linalg.norm(W, "nuc")) / margin / norm - 1
 
 
-def run(size: dict[str, int], rounds: int = ROUNDS) -> dict[str, float]:
-    """Returns medians in CPU seconds per problem, ratios and accuracies; the versions take turns in every
-    round.
+def run(size: dict[str, int], targets: dict[str, float], rounds: int = ROUNDS) -> list[Row]:
+    """Returns processor seconds per problem of our two versions beside those of cvxpy; every round has new
+    problems.
+
+    Args:
+        size: sizes of the problems.
+        targets: target ratios to the textbook version, of "single" and of "batched".
+        rounds: number of timed rounds.
     """
     generator = torch.Generator().manual_seed(0)
     seconds: dict[str, list[float]] = {name: [] for name in MEASURED}
-    kkt, polished, excesses = [], [], {"textbook": [], "vectorised": []}
+    excesses: dict[str, list[float]] = {name: [] for name in MEASURED[2:]}
+    kkt, polished = [], []
     for turn in range(-1, rounds):  # the first round warms up
         batch = cross_attention(**size, generator=generator, trials=BATCH)
         select = batch.optimal()
@@ -59,47 +76,37 @@ def run(size: dict[str, int], rounds: int = ROUNDS) -> dict[str, float]:
         clock.append(time.process_time())
         if turn < 0:
             continue
-        for name, begin, end, count in zip(MEASURED, clock, clock[1:], (EACH, BATCH, 1, 1)):
+        for name, (begin, end), count in zip(MEASURED, pairwise(clock), (EACH, BATCH, 1, 1)):
             seconds[name].append((end - begin) / count)
         kkt.append(max(float(solutions.kkt[solutions.solved].max()), *(solution.kkt for solution in singles)))
         polished.append(float((solutions.gap <= 1e-9).double().mean()))
-        for name, W in (("textbook", first), ("vectorised", second)):
+        for name, W in zip(excesses, (first, second)):
             excesses[name].append(
                 excess(W, problem.difference.numpy(), problem.query.numpy(), singles[0].norm)
             )
-    ratios = {
-        f"{ours}, {other}": statistics.median(b / a for a, b in zip(seconds[ours], seconds[other]))
-        for ours in ("single", "batched")
-        for other in ("textbook", "vectorised")
-    }
-    accuracy = {f"{name} excess": max(values) for name, values in excesses.items()}
-    accuracy |= {"kkt": max(kkt), "polished": statistics.mean(polished)}
-    return {name: statistics.median(times) for name, times in seconds.items()} | ratios | accuracy
+    sizes = f"n = {size['inputs']}, T = {size['tokens']}, d = {size['dim']}"
+    print(f"{sizes}: KKT residuals <= {max(kkt):.0e}, gap <= 1e-9 in {100 * statistics.mean(polished):.1f} %")
+    return [
+        Row(
+            f"nuclear max-margin, {WORDS[ours]}",
+            other,
+            sizes,
+            seconds[ours],
+            seconds[other],
+            max(map(abs, excesses[other])),
+            "smallest norm",
+            targets.get(ours) if other == MEASURED[2] else None,
+        )
+        for ours in WORDS
+        for other in excesses
+    ]
 
 
-def main() -> None:
-    """Prints times, ratios and accuracies for both sizes."""
-    for size in SIZES:
-        numbers = run(size)
-        target = "(target 8x) " if size is SIZES[0] else ""
-        textbook, vectorised = (
-            f"{numbers[f'{name} excess']:.0e} above the smallest norm" for name in ("textbook", "vectorised")
-        )
-        print(
-            f"nuclear max-margin, n = {size['inputs']}, T = {size['tokens']}, d = {size['dim']} ({ROUNDS} "
-            f"rounds, batches of {BATCH}); "
-            f"KKT residuals <= {numbers['kkt']:.0e}, gap <= 1e-9 in {100 * numbers['polished']:.1f} %\n"
-            f"  one cvxpy constraint per token  {1e3 * numbers['textbook']:8.2f} ms per problem, {textbook}\n"
-            f"  vectorised cvxpy, Clarabel    {1e3 * numbers['vectorised']:8.2f} ms, {vectorised}\n"
-            f"  here, one by one              {1e3 * numbers['single']:8.2f} ms   "
-            f"{numbers['single, textbook']:5.1f}x {target:14}"
-            f"and {numbers['single, vectorised']:4.1f}x faster than these\n"
-            f"  here, in a batch              {1e3 * numbers['batched']:8.2f} ms   "
-            f"{numbers['batched, textbook']:5.1f}x (target 20x)  "
-            f"and {numbers['batched, vectorised']:4.0f}x faster than these"
-        )
+def main() -> list[Row]:
+    """Returns the rows of both sizes."""
+    return [row for size, targets in SIZES for row in run(size, targets)]
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main()
+    print(table(main()))

@@ -24,11 +24,6 @@ class OneLayer(nn.Module):
         context, query = X[:, :-1], X[:, -1]
         return self._decode(context, self.attention(context) @ query[:, :, None])
 
-    def query_first(self, X: Tensor) -> Tensor:
-        """Returns the same logits through the query's row of Z, with T times fewer operations."""
-        context, query = X[:, :-1], X[:, -1]
-        return self._decode(context, context @ (query @ self.attention.weight)[:, :, None])
-
     def _decode(self, context: Tensor, scores: Tensor) -> Tensor:
         weights = torch.softmax(scores[..., 0], dim=1)
         attended = (weights[:, None] @ context)[:, 0]

@@ -43,6 +43,8 @@ Coordinates = Float[Tensor, "*batch n p"]
 # kernel.
 PLAIN_BFLOAT16_TOKENS = 1024  # limit in bfloat16, for which the kernel has no fast path
 PLAIN_TIED_TOKENS = 256  # limit in float32 and float64, with the weights stored for the backward pass
+# Rows of fewer bfloat16 numbers are shorter than a vector of the processor; torch takes them entry by entry.
+VECTOR_TOKENS = 32
 TRANSPOSED_TOKENS = 128  # limit in bfloat16 of a sum with the transposed scores that copies them first
 
 
@@ -254,7 +256,7 @@ def softmax_attention(
     ):
         # Autocast would compute the softmax in float32 and lose the gain in speed.
         with torch.autocast("cpu", enabled=False):
-            return softmax(dot_scores(query, key, scale=scale)) @ value
+            return _short_softmax(dot_scores(query, key, scale=scale)) @ value
     return functional.scaled_dot_product_attention(
         query, key, value, dropout_p=dropout_p, is_causal=is_causal, scale=scale
     )
@@ -319,11 +321,28 @@ def continued_attention(
     return softmax(dot_scores(coords, everything, scale=scale), mask) @ everything, everything
 
 
+def _short_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Computes :func:`softmax`; short rows of bfloat16 numbers take about half the time in float32, which
+    rounds once as well.
+    """
+    if scores.dtype == torch.bfloat16 and scores.shape[-1] < VECTOR_TOKENS:
+        return softmax(scores.float(), mask).to(scores.dtype)
+    return softmax(scores, mask)
+
+
+def _softmax_gradient(dP: Tensor, P: Tensor) -> Tensor:
+    """Computes P * (dP - rowsum(P * dP)), with short rows of bfloat16 numbers in float32."""
+    if dP.dtype == torch.bfloat16 and dP.shape[-1] < VECTOR_TOKENS:
+        return torch.ops.aten._softmax_backward_data(dP.float(), P.float(), -1, torch.float32).to(dP.dtype)
+    return torch.ops.aten._softmax_backward_data(dP, P, -1, P.dtype)
+
+
 def _tied_weights(W: Tensor, scale: float, is_causal: bool) -> Tensor:
     # baddbmm computes beta * first + alpha * product, so beta = 0 ignores the first argument. Scaling inside
     # the product saves a pass over the scores.
     scores = torch.baddbmm(W.new_zeros(()), W, W.mT, beta=0, alpha=scale)
-    return softmax(scores, causal_mask(W.shape[-2], W.shape[-2], device=W.device) if is_causal else None)
+    mask = causal_mask(W.shape[-2], W.shape[-2], device=W.device) if is_causal else None
+    return _short_softmax(scores, mask)
 
 
 class _TiedAttention(torch.autograd.Function):
@@ -360,7 +379,7 @@ class _TiedAttention(torch.autograd.Function):
         if torch.is_grad_enabled() or forward_ad.unpack_dual(W).tangent is not None:
             P = _tied_weights(W, ctx.scale, ctx.is_causal)
         dO = dO.contiguous()
-        dS = torch.ops.aten._softmax_backward_data(dO @ W.mT, P, -1, P.dtype)
+        dS = _softmax_gradient(dO @ W.mT, P)
         # W is both query and key, so the scores contribute dS W and dS^T W. Add first: one product instead of
         # two.
         short = dS.dtype == torch.bfloat16 and dS.shape[-1] <= TRANSPOSED_TOKENS

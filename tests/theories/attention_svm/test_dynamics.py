@@ -151,6 +151,32 @@ def test_all_spaces_take_the_same_steps(place, sizes):
     assert_close(here.state(200).W, W, rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("norm", [0.0, 1.0, 30.0, 1e3])
+def test_coefficients_need_no_scale_while_attention_is_moderate(norm):
+    instance = problem(5, 6, 7, trials=4)
+    data, W = (
+        Gradient(instance, dynamics.LOGISTIC),
+        norm * dynamics.random_start(instance, generator=torch.Generator().manual_seed(1)).W,
+    )
+    logits = data.logits(data.query @ W.mT)
+    (c, C), (scaled, scale) = data.coefficients(logits), data.coefficients(logits, scaled=True)
+    assert (C is None) == (norm <= 30)
+    assert_close(c if C is None else c * C.exp(), scaled * scale.exp(), rtol=1e-12, atol=1e-300)
+
+
+def test_a_long_run_passes_through_both_forms_of_the_coefficients():
+    """Beyond a gradient of 1e-60 the coefficients carry a scale; the direction stays that of the gradient."""
+    instance = problem(3, 4, 5, trials=2)
+    state = dynamics.normalised_descent(instance, dynamics.start(instance), steps=30, rate=50.0)
+    data = Gradient(instance, dynamics.LOGISTIC)
+    _, C = data.coefficients(data.logits(data.query @ state.W.mT))
+    assert C is not None
+    assert float(C.max()) < -100
+    M, _ = dynamics.descent_direction(instance, state.W)
+    after = dynamics.normalised_descent(instance, state, steps=1, rate=50.0)
+    assert_close((after.W - state.W) / 50, unit(M, 0.0), rtol=0, atol=1e-9)
+
+
 def test_the_cheapest_space_is_chosen():
     def chosen(inputs, tokens, dim, d_z, penalty=0.0):
         x = torch.randn(1, inputs, tokens, dim, dtype=torch.float64)
@@ -298,7 +324,8 @@ def test_parts_of_the_trials_take_the_steps_of_all(kind, monkeypatch, tmp_path, 
         penalty={"weights": 0.0, "penalised": 1e-3, "factors": 1e-8}[kind],
     )
     whole = descend(begin, steps=60)
-    monkeypatch.setattr(spaces, "STEP_CACHE", 300)
+    for name in ("STEP_CACHE", "FORM_CACHE"):
+        monkeypatch.setattr(spaces, name, 300)
     assert len(spaces.parts(Gradient(instance, dynamics.LOGISTIC), begin, 0.0)) > 2
     dynamics.save(descend(begin, steps=25), tmp_path / "run.npz")
     continued, at_once = descend(dynamics.load(tmp_path / "run.npz"), steps=35), descend(begin, steps=60)

@@ -16,7 +16,7 @@ norm of W exceeds about 40. Two changes make it exact:
 - The coefficients are stored as :math:`e^{-C} c` with one C per trial. It is the largest logarithm of
   :math:`s_{i,t} / s_{i,top}` over the tokens with :math:`\delta_t \ne 0`. If slopes of the loss or
   differences of gains are extreme, C includes their logarithms too. So the scaled coefficients are of order
-  one, however small the gradient is.
+  one, however small the gradient is. While attention is moderate, a run leaves the scale out: C = 0.
 
 An input with a zero query, or with equal tokens only, has no influence on W and must not determine C. Equal
 tokens are merged into one token with the sum of their attention and the mean of their gains, which does not
@@ -53,6 +53,8 @@ DATA_MAX = 1e60
 # inexact
 LOG_FLOOR = -600.0
 COPIED_SIZE = 256  # up to this number of entries, the tokens of an input are also stored as columns
+# down to this size of every :math:`\sum_\tau s_\tau \delta_\tau`, coefficients of moderate data need no scale
+SHALLOW_MIN = 1e-60
 LOG_SCALE_MAX = 200.0  # logarithm of a gradient relative to which any penalty is negligible
 
 
@@ -104,6 +106,10 @@ class Gradient:
             self.distinct = (
                 self.tame and self.offset is None and bool((ordered[..., 1:] > ordered[..., :-1]).all())
             )
+            moderate = _moderate(_largest(self.tokens.flatten(1))) and _moderate(
+                _largest(self.query.flatten(1))
+            )
+            self.shallow = SHALLOW_MIN if moderate else math.inf
         else:
             self.scores, self.gains, self.distinct, self.tame = (
                 None,
@@ -133,16 +139,19 @@ class Gradient:
         return (share * self.scores).sum(-1, keepdim=True), self.scores
 
     @no_type_check
-    def coefficients(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+    def coefficients(self, logits: Tensor, *, scaled: bool = False) -> tuple[Tensor, Tensor | None]:
         """Returns :math:`e^{-C} c` ``[trials, n, T]`` and C ``[trials, 1, 1]`` for logits ``[trials,
         n, T]``.
+
+        Without ``scaled``, C is None, which means 0 for all trials, if none needs a scale; this takes less
+        time.
         """
         if self.offset is not None:
             logits = logits + self.offset
         highest, top = logits.max(-1, keepdim=True)
         gap = logits - highest  # log of s_t / s_top
         if self.distinct:
-            return self._distinct(gap, top)
+            return self._distinct(gap, top, scaled)
         # This is the softmax, with s_top as a separate factor: later products need log(s_t / s_top) and
         # s_top.
         share = gap.exp()
@@ -170,27 +179,37 @@ class Gradient:
         return share.mul_(scaled.sum(-1, keepdim=True)).sub_(scaled).mul_(slope), C
 
     @no_type_check
-    def _distinct(self, gap: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
+    def _distinct(self, gap: Tensor, top: Tensor, scaled: bool) -> tuple[Tensor, Tensor | None]:
         """Computes :meth:`coefficients` in fewer operations if all tokens of each input have different
         scores.
 
-        Only *top* exerts no pull then. Most problems are small, so the number of operations determines the
-        time; the signs of the intermediate results are chosen such that no negation is needed.
+        Most problems are small, so the number of operations determines the time; the signs of the
+        intermediate results are chosen such that no negation is needed.
         """
-        # Let u_t = s_t / s_top. Then 1 / s_top = 1 + sum u_t over the other tokens, and e = s_top sum u_t
-        # delta_t. The sums exclude top, which would contribute 1 and 0, so nothing cancels. The coefficient
-        # of top is slope s_top e.
+        best = self.scores.gather(-1, top)
+        delta = self.scores - best
+        # Let u_t = s_t / s_top. Then 1 / s_top = sum u_t, and e = s_top sum u_t delta_t.
+        if not scaled:
+            ratio = _exp(gap)
+            pull = delta * ratio
+            minus_total = ratio.sum(-1, keepdim=True).neg_()
+            minus_e = pull.sum(-1, keepdim=True).div_(minus_total)
+            if float(minus_e.abs().amin()) >= self.shallow:
+                weight = self.slope(best.sub_(minus_e)).div_(minus_total)  # best - (-e) is the prediction f
+                return pull.addcmul_(ratio, minus_e).mul_(weight), None
+        # Attention may be so concentrated that c underflows, hence the factor e^-C. Only *top* exerts no
+        # pull. The sums exclude it: it would contribute 1 and 0, so nothing cancels. Its coefficient is slope
+        # s_top e.
         gap.scatter_(-1, top, self.minus_infinity)
         C = gap.amax((-2, -1), keepdim=True)
         # e^-C s_t / s_top of the tokens other than top
         ratio, scale = gap.sub_(C).clamp_(min=LOG_FLOOR).exp_(), C.exp()
-        best = self.scores.gather(-1, top)
-        pull = torch.sub(self.scores, best).mul_(ratio)
+        pull = delta.mul_(ratio)
         # -s_top
         minus_top = torch.addcmul(self.minus_one, ratio.sum(-1, keepdim=True), scale, value=-1).reciprocal_()
         excess = pull.sum(-1, keepdim=True).mul_(minus_top)  # -e^-C e
         minus_e = excess * scale
-        weight = self.slope(best.sub_(minus_e)).mul_(minus_top)  # best - (-e) is the prediction f
+        weight = self.slope(best.sub_(minus_e)).mul_(minus_top)
         return pull.addcmul_(ratio, minus_e).scatter_(-1, top, excess).mul_(weight), C
 
     @torch.no_grad()
@@ -200,16 +219,19 @@ class Gradient:
         :func:`~.descent.descent_direction`.
         """
         shape = W.shape
-        c, C = self.coefficients(self.logits(self.query @ W.reshape(-1, *shape[-2:]).mT))
+        logits = self.logits(self.query @ W.reshape(-1, *shape[-2:]).mT)
+        c, C = self.coefficients(logits, scaled=True)
         return -(self.pulled(c).mT @ self.query).reshape(shape), (C - math.log(self.inputs)).reshape(
             shape[:-2]
         )
 
     @no_type_check
-    def unscaled(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor | None]:
+    def unscaled(self, c: Tensor, C: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Returns c times e^C without the part of e^C that would overflow, and the logarithm of this part
         (None: there is no such part).
         """
+        if C is None:
+            return c, None
         if self.tame:
             return c * C.exp(), None
         # Relative to a gradient of e^200 every penalty is negligible, so the rest of the scale may become
@@ -277,8 +299,7 @@ def check_scale(**data: Tensor) -> None:
             their size.
     """
     for name, values in data.items():
-        low, high = values.flatten(-2).aminmax(dim=-1)
-        largest = torch.maximum(high, -low)
+        largest = _largest(values.flatten(-2))
         wrong = (largest > DATA_MAX) | (largest < 1 / DATA_MAX) & (largest > 0)
         if bool(wrong.any()):
             size = float(largest[wrong].flatten()[0])
@@ -331,6 +352,20 @@ def _head_gains(instance: HeadInstance, tokens: Tensor, zero_query: Tensor) -> G
         return value.reshape(labels.shape) * labels, (gain * labels).masked_fill(zero_query, 0.0)
 
     return gains
+
+
+@no_type_check
+def _largest(values: Tensor) -> Tensor:
+    """Returns the largest size of an entry in each row ``[..., k]``, without a copy of the entries."""
+    return torch.maximum(values.amax(-1), -values.amin(-1))
+
+
+@no_type_check
+def _exp(values: Tensor) -> Tensor:
+    """Computes the exponential of each entry; numpy takes half of torch's time."""
+    result = torch.empty_like(values)
+    np.exp(values.numpy(), out=result.numpy())
+    return result
 
 
 @no_type_check

@@ -13,7 +13,7 @@ with the Gram matrix :math:`G_{(i,t),(j,\tau)} = (x_{i,t}^\top x_{j,\tau})(z_i^\
 In all three spaces a step is divided by the norm of the gradient in W. On the images this norm is computed as
 :math:`\langle P, ZZ^\top P\rangle^{1/2}`, on the logits as :math:`(c^\top G c)^{1/2}`. A step on W costs
 :math:`2nTd` multiplications for the tokens and :math:`2 n d d_z` more, a step on the images :math:`2nTd + n^2
-d`, and a step on the logits :math:`(nT)^2`, independently of the dimensions.
+d`, and a step on the logits :math:`(n(T - 1))^2`, independently of the dimensions.
 
 These two norms are roots of quadratic forms and have only half the digits if terms cancel, as at a saddle.
 Therefore 1e-14 of the largest diagonal entry, times the identity, is added to the matrix of the form. The
@@ -39,6 +39,7 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import no_type_check
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,6 +50,7 @@ FORM_RTOL = 1e-14  # added to quadratic forms, relative to their largest diagona
 CALL_COST = 200  # cost of one call of a library function, in multiplications
 # number of entries of the data of one part of the trials; they then stay in the processor's cache
 STEP_CACHE = 450_000
+FORM_CACHE = 2_000_000  # the same of Gram matrices of the logits, which a step reads once
 SPAN_SHARE = 2  # the span of the queries is used if d_z is at least this many times their number
 
 
@@ -66,8 +68,8 @@ class Weights:
         return self.data.logits(torch.bmm(self.data.query, self.transposed))
 
     @no_type_check
-    def aim(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor | None]:
-        log_scale: Tensor | None = C
+    def aim(self, c: Tensor, C: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        log_scale = C
         # The gradient of the penalty is added, so the factor e^C of the other gradient must be restored
         # first.
         if self.decay:
@@ -102,7 +104,7 @@ class _Span(ABC):
         else:
             self.origin, self.taken = _flat(state.W).clone(), torch.zeros_like(data.tokens[..., 0])
             self.values = self.first(torch.bmm(data.query, self.origin.mT))
-        self.c, self.direction = self.taken, self.values
+        self.c, self.direction, self.moving = self.taken, self.values, self.values
 
     @abstractmethod
     def first(self, images: Tensor) -> Tensor:
@@ -115,14 +117,14 @@ class _Span(ABC):
         """
 
     @no_type_check
-    def aim(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+    def aim(self, c: Tensor, C: Tensor | None) -> tuple[Tensor, Tensor | None]:
         self.c = c
         self.direction, square = self.turned(c)
         return square.clamp_(min=0.0).sqrt_(), C
 
     @no_type_check
     def move(self, length: Tensor) -> None:
-        self.values.addcmul_(self.direction, length, value=-1)
+        self.moving.addcmul_(self.direction, length, value=-1)
         self.taken.addcmul_(self.c, length)
 
     def state(self, step: int) -> State:
@@ -137,7 +139,7 @@ class Images(_Span):
     """Steps on u = W z, ``[trials, n, d]``."""
 
     def __init__(self, data: Gradient, state: State):
-        self.queries = _regularised(torch.bmm(data.query, data.query.mT))
+        self.queries = _regularised(_outer(data.query))
         super().__init__(data, state)
 
     def first(self, images: Tensor) -> Tensor:
@@ -156,19 +158,27 @@ class Images(_Span):
 
 
 class Logits(_Span):
-    """Steps on the logits ``[trials, n, T]``: the cost does not depend on the dimensions."""
+    """Steps on the logits ``[trials, n, T]``: the cost does not depend on the dimensions.
+
+    The coefficients of each input sum to zero, so its last token needs none: the logits are relative to that
+    of the last token, and the Gram matrix is that of the differences of the other tokens from it, with
+    n (T - 1) rows.
+    """
 
     def __init__(self, data: Gradient, state: State):
         trials, n, T, d = data.tokens.shape
-        flat = data.tokens.reshape(trials, n * T, d)
-        gram = torch.bmm(flat, flat.mT).view(trials, n, T, n, T)
-        gram.mul_(torch.bmm(data.query, data.query.mT)[:, :, None, :, None])
-        self.gram = Rows(_regularised(gram.view(trials, n * T, n * T)))
-        self.out = data.tokens.new_empty(trials, 1, n * T)
+        others, last = data.tokens.split([T - 1, 1], -2)
+        flat = (others - last).reshape(trials, n * (T - 1), d)
+        gram = _outer(flat).view(trials, n, T - 1, n, T - 1)
+        gram.mul_(_outer(data.query)[:, :, None, :, None])
+        self.gram = Rows(_regularised(gram.view(trials, n * (T - 1), n * (T - 1))))
+        self.out = data.tokens.new_empty(trials, n, T - 1)
         super().__init__(data, state)
+        self.moving = self.values[..., :-1]
 
     def first(self, images: Tensor) -> Tensor:
-        return self.data.logits(images).contiguous()
+        logits = self.data.logits(images)
+        return logits - logits[..., -1:]
 
     @no_type_check
     def logits(self) -> Tensor:
@@ -176,8 +186,9 @@ class Logits(_Span):
 
     @no_type_check
     def turned(self, c: Tensor) -> tuple[Tensor, Tensor]:
-        direction = self.gram(c.view(len(c), 1, -1), out=self.out).view(c.shape)
-        return direction, (c * direction).sum((-2, -1), keepdim=True)
+        free = c[..., :-1].contiguous()
+        direction = self.gram(free.view(len(c), 1, -1), out=self.out)
+        return direction, (free * direction).sum((-2, -1), keepdim=True)
 
 
 class Pair:
@@ -236,8 +247,8 @@ class Pair:
         return self.data.logits(self.images)
 
     @no_type_check
-    def aim(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor | None]:
-        log_scale: Tensor | None = C
+    def aim(self, c: Tensor, C: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        log_scale = C
         if self.decay:
             c, log_scale = self.data.unscaled(c, C)
         self.data.pulled(c, self.P)
@@ -275,22 +286,28 @@ Space = Weights | Images | Logits | Pair
 
 
 def space(data: Gradient, state: State | Factors, penalty: float) -> Space:
-    """Returns the space in which a step is cheapest. With a penalty this is W, since its gradient may leave
-    the span of the data.
-    """
+    """Returns the variables of a run in the space in which a step is cheapest."""
     if isinstance(state, Factors):
         return Pair(data, state, penalty)
+    kind = cheapest(data, penalty)
+    return Weights(data, state, penalty) if issubclass(kind, Weights) else kind(data, state)
+
+
+def cheapest(data: Gradient, penalty: float) -> type[Weights] | type[Images] | type[Logits]:
+    """Returns the space in which a step on W is cheapest. With a penalty this is W itself, since its gradient
+    may leave the span of the data.
+    """
     _, n, T, d = data.tokens.shape
     d_z = data.query.shape[-1]
     # Multiplications per input. Steps on images and on W need three more calls than steps on logits.
     images, weights, logits = (
         2 * T * d + n * d + 3 * CALL_COST,
         2 * T * d + 2 * d * d_z + 3 * CALL_COST,
-        n * T * T,
+        n * (T - 1) ** 2,
     )
     if penalty or weights < min(images, logits):
-        return Weights(data, state, penalty)
-    return Logits(data, state) if logits <= images else Images(data, state)
+        return Weights
+    return Logits if logits <= images else Images
 
 
 def parts(data: Gradient, state: State | Factors, penalty: float) -> list[tuple[Gradient, Space]]:
@@ -300,10 +317,15 @@ def parts(data: Gradient, state: State | Factors, penalty: float) -> list[tuple[
     The trials are independent, so the parts take the same steps as the whole.
     """
     trials, n, T, d = data.tokens.shape
-    width = state.K.shape[-1] if isinstance(state, Factors) else 0
-    # Per trial, a step reads the tokens, the factors and their directions.
-    entries = n * T * d + 2 * width * (d + min(n, data.query.shape[-1]))
-    number = min(trials, math.ceil(trials * entries / STEP_CACHE)) if data.separable else 1
+    # Per trial, a step reads the Gram matrix, or the tokens, the factors and their directions.
+    if isinstance(state, Factors):
+        width, cache = state.K.shape[-1], STEP_CACHE
+        entries = n * T * d + 2 * width * (d + min(n, data.query.shape[-1]))
+    elif cheapest(data, penalty) is Logits:
+        entries, cache = (n * (T - 1)) ** 2, FORM_CACHE
+    else:
+        entries, cache = n * T * d, STEP_CACHE
+    number = min(trials, math.ceil(trials * entries / cache)) if data.separable else 1
     if number <= 1:
         return [(data, space(data, state, penalty))]
     result = []
@@ -317,6 +339,14 @@ def parts(data: Gradient, state: State | Factors, penalty: float) -> list[tuple[
 def _flat(V: Tensor) -> Tensor:
     """Merges the dimensions of the trials: ``[*trials, a, b]`` -> ``[trials, a, b]``."""
     return V.detach().reshape(-1, *V.shape[-2:])
+
+
+def _outer(vectors: Tensor) -> Tensor:
+    """Returns the Gram matrices of vectors ``[trials, k, d]``, ``[trials, k, k]``; numpy computes one half of
+    them.
+    """
+    rows = vectors.numpy()
+    return torch.from_numpy(np.matmul(rows, rows.swapaxes(-1, -2)))
 
 
 def _regularised(form: Tensor) -> Tensor:

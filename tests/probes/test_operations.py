@@ -15,8 +15,8 @@ from transformer_theory.probes.background import is_possible
 from transformer_theory.probes.measure import metrics_of, with_general
 from transformer_theory.theories import choose
 
-# largest numbers of operations and synchronisations in the process that trains: 7,398 and 849 were counted, and
-# 717 and 15 with a second process
+# largest numbers of operations and synchronisations in the process that trains: 7,398 and 849 were counted,
+# with a second process 717 and 15
 MOST = {False: (7_500, 860), True: (740, 16)}
 FORWARD = 65  # operations of the network itself
 

@@ -253,6 +253,29 @@ def runs(number: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc")
+def test_workers_end_with_the_last_command(monkeypatch, capsys):
+    """They are kept from block to block, and the command would wait until each has ended by itself."""
+
+    def of_joblib() -> set[int]:
+        found = children(os.getpid())
+        return {number for number in found if b"popen_loky" in Path(f"/proc/{number}/cmdline").read_bytes()}
+
+    monkeypatch.setattr("sys.argv", "transformer-theory verify joma/gradient --seeds 2 --workers 2".split())
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        assert main(sys.argv[1:]) == 0
+        assert len(of_joblib()) == 2
+        assert main() == 0
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    deadline = time.monotonic() + 30
+    while of_joblib() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not of_joblib()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc")
 def test_workers_end_with_a_command_that_is_killed(tmp_path, few, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()

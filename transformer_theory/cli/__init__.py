@@ -67,7 +67,12 @@ def _run(argv: list[str], *, last: bool) -> int:
             flags = options.flags
             if argv[:1] and argv[0] in MEASURING:
                 keep_freed_memory()
-            return options.command(options)
+            code = options.command(options)
+            if last and "workers" in options:
+                from ..core.parallel import end_workers
+
+                end_workers()
+            return code
     except SystemExit as exit_request:  # --help and --version
         return int(exit_request.code or 0)
     except KeyboardInterrupt as error:

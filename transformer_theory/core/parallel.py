@@ -9,6 +9,7 @@ slower on several threads than on one, and many times slower on a busy machine, 
 import contextlib
 import functools
 import os
+import sys
 import tempfile
 import threading
 import time
@@ -207,9 +208,17 @@ def _killed_if_interrupted() -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
+        end_workers()
+        raise
+
+
+def end_workers() -> None:
+    """Kills the worker processes of this machine, if there are any. They are kept for the next block, and
+    would take a second to end by themselves.
+    """
+    if "joblib.externals.loky" in sys.modules:
         from joblib.externals.loky import get_reusable_executor
 
         # Its arguments differ from joblib's, so the first call ends joblib's executor and returns a new one,
         # which has no processes yet.
         get_reusable_executor(kill_workers=True).shutdown(wait=False, kill_workers=True)
-        raise

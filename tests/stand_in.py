@@ -126,8 +126,21 @@ def replace_theories(monkeypatch, *records: Theory) -> None:
     monkeypatch.setattr(catalogue, "stored", lambda: [catalogue.texts_of(record) for record in records])
 
 
-def process(*arguments, **options):
-    """The command line in a process of its own, with the real theories."""
+# the command line with a log of every stage of progress
+LOGGING = """
+import sys
+from transformer_theory.cli import main
+from transformer_theory.core import progress
+progress.LOGGED = 0.0
+sys.exit(main())
+"""
+
+
+def process(*arguments, logs=False, **options):
+    """The command line in a process of its own, with the real theories. ``logs``: whether it prints every
+    stage of its progress, not one in five seconds.
+    """
     environment = {k: v for k, v in os.environ.items() if k != "COLUMNS"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
-    return subprocess.Popen([sys.executable, "-m", "transformer_theory", *arguments], **{**pipes, **options})
+    program = ["-c", LOGGING] if logs else ["-m", "transformer_theory"]
+    return subprocess.Popen([sys.executable, *program, *arguments], **{**pipes, **options})

@@ -45,7 +45,7 @@ def few(tmp_path):
 def test_sigterm_kills_the_workers_and_leaves_nothing_behind(tmp_path, few):
     """The workers are in the middle of long trainings, which would go on for hours."""
     given = ["--data", str(few), *FEW, "--seeds", "2", "--claim-seeds", "0", "--workers", "2"]
-    running = process("compare", *given, "--out", str(tmp_path / "runs" / "few"))
+    running = process("compare", *given, "--out", str(tmp_path / "runs" / "few"), logs=True)
     training = set()
     # both workers train; one that is still starting would print a traceback of its own
     while len(training) < 2:
@@ -260,7 +260,8 @@ def test_workers_end_with_the_last_command(monkeypatch, capsys):
         found = children(os.getpid())
         return {number for number in found if b"popen_loky" in Path(f"/proc/{number}/cmdline").read_bytes()}
 
-    monkeypatch.setattr("sys.argv", "transformer-theory verify joma/gradient --seeds 2 --workers 2".split())
+    words = ["transformer-theory", "verify", "joma/gradient", "--seeds", "2", "--workers", "2"]
+    monkeypatch.setattr("sys.argv", words)
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         assert main(sys.argv[1:]) == 0
@@ -280,7 +281,7 @@ def test_workers_end_with_a_command_that_is_killed(tmp_path, few, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     given = ["--data", str(few), *FEW, "--seeds", "2", "--claim-seeds", "0", "--workers", "2"]
-    running = process("compare", *given, "--out", str(tmp_path / "runs" / "few"))
+    running = process("compare", *given, "--out", str(tmp_path / "runs" / "few"), logs=True)
     training = set()
     while len(training) < 2:
         training |= {*re.findall(r"step \d+ of 100000.*\(seed (\d)\)", running.stderr.readline())}

@@ -42,7 +42,7 @@ from transformer_theory.theories import list_theories, theory
 from transformer_theory.theories.scan_snap import minimal_model, on_data
 
 DOCS = Path(__file__).parents[1] / "docs"
-N, DRAWS = 160, 199
+N, DRAWS = 160, 39
 TESTED = ("scan_snap", "rate_reduction", "random_features", "router", "bottleneck", "vision", "particles")
 STRONG = {
     "scan_snap": lambda seed: telling_words(0.5, seed, N),
@@ -133,7 +133,7 @@ def test_on_noise_nothing_is_found(unchecked, short_training):
 
     def sequences(seed: int) -> TokenData:
         generator = torch.Generator().manual_seed(500 + seed)
-        n, seq = 120, 6
+        n, seq = 60, 6
         labels = torch.randint(4, (n,), generator=generator)
         tokens = torch.randn(n, seq, 5, generator=generator, dtype=torch.float64)
         ids = torch.randint(12, (n, seq), generator=generator)

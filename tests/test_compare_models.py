@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import transformer_theory as tt
+from tests.problems.copies import few_draws
 from tests.problems.networks import theory_metrics
 from transformer_theory.cli import main
 from transformer_theory.core.ladder import COLUMNS, Rung
@@ -79,6 +80,7 @@ def runs(tmp_path_factory):
 def result(runs):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # other tests check shapes
+        few_draws(patch)
         # theories get some of the test images only, as of large sets
         patch.setattr(image_sets, "MAX_SAMPLES", 200)
         models = [

@@ -1,6 +1,8 @@
-"""Measurements of one network with few randomised copies, where their number does not matter."""
+"""Measurements with few randomised copies of a network and few draws on data, where their number does not
+matter.
+"""
 
-from transformer_theory.comparison import user_models
+from transformer_theory.comparison import on_data, user_models
 from transformer_theory.core.statistics import UNTRAINED
 from transformer_theory.probes.cost import plan
 
@@ -13,3 +15,8 @@ def few_copies(monkeypatch, copies: int = 1) -> None:
         return plan(cost, **{**sizes, "copies": wanted, "other_copies": {UNTRAINED: 1} if wanted else {}})
 
     monkeypatch.setattr(user_models, "plan", planned)
+
+
+def few_draws(monkeypatch, draws: int = 39) -> None:
+    """Lets the theories take ``draws`` draws of their nulls on the data of a comparison."""
+    monkeypatch.setattr(on_data, "DATA_DRAWS", draws)

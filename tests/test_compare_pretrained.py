@@ -10,7 +10,7 @@ import torch
 
 import transformer_theory as tt
 from tests.contract.instances import few_steps
-from tests.problems.copies import few_copies, few_draws
+from tests.problems.copies import few_copies, few_draws, few_stored_copies
 from tests.problems.hub_cache import COMMIT, put, tiny_bert, tiny_vit
 from transformer_theory.cli import main
 from transformer_theory.comparison.judged import findings
@@ -32,7 +32,7 @@ HEADLINES = {
     name: tt.theories.theory(name).in_networks.headline
     for name in ("joma", "rate_reduction", "attention_svm")
 }
-COPIES = 20
+COPIES = 5
 FUNCTION = """
 from tests.problems.hub_cache import tiny_bert, tiny_vit
 def vit(): return tiny_vit(3, side=8, classes=10)
@@ -87,6 +87,7 @@ def use(root: Path, patch: pytest.MonkeyPatch) -> None:
     """The cache of the hub, few copies, and little work on the data themselves, which other tests measure."""
     few_copies(patch, COPIES)
     few_draws(patch)
+    few_stored_copies(patch)
     patch.setattr(image_sets, "MAX_SAMPLES", 100)
     patch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(root / "hub"))
     patch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # other tests check shapes

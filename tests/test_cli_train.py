@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.cases import each_case
 from transformer_theory import report
 from transformer_theory.cli import main, training
 from transformer_theory.cli.fields import with_flags
@@ -143,7 +144,7 @@ def test_of_many_intervals_some_tens_and_the_last_are_shown(capsys):
     assert steps[-1] == 1000
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("message", "typed"),
     [
         ("patch_size must divide 8, got 3", "--patch-size must divide 8, got 3"),

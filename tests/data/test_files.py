@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.cases import each_case
 from transformer_theory import data
 from transformer_theory.data import TokenData
 
@@ -159,7 +160,7 @@ def test_a_label_too_large_for_one_sequence(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "message"),
     [
         ("digit", "unknown data 'digit', neither .* did you mean 'digits'"),

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory import metrics
 
 
@@ -124,7 +125,7 @@ def test_everything_exported_is_documented():
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
+@each_case(
     ("call", "message"),
     [
         (lambda: metrics.neural_collapse(torch.zeros(3, 2), torch.zeros(2).long()), "one label each"),

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.core.errors import NotConverged
 from transformer_theory.core.measurement import judge
 from transformer_theory.maths.linalg import cosine
@@ -36,7 +37,7 @@ from transformer_theory.theories.attention_svm.dynamics import (
 from transformer_theory.theories.attention_svm.selection import locally_optimal
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("before", "after", "done", "verdict"),
     [
         (0.5, 0.01, True, "consistent"),
@@ -98,7 +99,7 @@ def drawn(seed: int) -> tuple[JointInstance, JointTargets]:
     return joint._draw(torch.Generator().manual_seed(seed), joint._is_tight)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each_case("seed", range(4))
 def test_the_price_of_attention_is_a_derivative(seed):
     """Against the label margin itself, solved again with a little attention moved off each selected token."""
     instance, targets = drawn(seed)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from scipy.stats import binom
 
+from tests.cases import each_case
 from transformer_theory.core.errors import Infeasible
 from transformer_theory.core.figure import published, share
 from transformer_theory.core.statistics import clopper_pearson
@@ -22,16 +23,14 @@ from transformer_theory.theories.attention_svm.figures.probability_map import QU
 from transformer_theory.theories.attention_svm.selection import locally_optimal
 
 
-@pytest.mark.parametrize(
-    ("inputs", "tokens", "dim"), [(5, 5, 2), (5, 5, 10), (10, 5, 5), (15, 5, 5), (5, 10, 10)]
-)
+@each_case(("inputs", "tokens", "dim"), [(5, 5, 2), (5, 5, 10), (10, 5, 5), (15, 5, 5), (5, 10, 10)])
 def test_counts_of_the_published_seeds(inputs, tokens, dim, unchecked):
     """Exact counts of another implementation, over the same 100 problems."""
     found = global_convergence.sweep.function(inputs, tokens, dim)
     assert found.value == KNOWN[inputs, tokens][KNOWN_DIMS.index(dim)]
 
 
-@pytest.mark.parametrize(("k", "n"), [(0, 20), (3, 20), (20, 20), (487, 1000)])
+@each_case(("k", "n"), [(0, 20), (3, 20), (20, 20), (487, 1000)])
 def test_the_interval_has_the_tails_of_the_binomial(k, n):
     low, high = clopper_pearson(k, n)
     assert binom.sf(k - 1, n, low) == pytest.approx(0.025 if k else 1.0)

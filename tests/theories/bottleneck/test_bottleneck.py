@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases import each_case
 from tests.contract.instances import sequences
 from transformer_theory.core.errors import NotConverged
 from transformer_theory.core.metric import Activations
@@ -201,7 +202,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("call", "message"), BAD)
+@each_case(("call", "message"), BAD)
 @pytest.mark.usefixtures("unchecked")
 def test_bad_input(call, message):
     with pytest.raises((ValueError, TypeError), match=message) as caught:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.cases import each_case
 from transformer_theory.core.metric import Activations
 from transformer_theory.theories.chain_of_thought import in_networks, ladder, vocabulary
 from transformer_theory.theories.chain_of_thought.arithmetic import Arithmetic
@@ -358,6 +359,6 @@ def test_lengths_of_chains_are_compared_with_their_polynomials(monkeypatch, arit
     assert tuple(found.detail.values()) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("answers", "expected"), [("2113", "1"), ("2112", "2"), ("1221", "1"), ("3", "3")])
+@each_case(("answers", "expected"), [("2113", "1"), ("2112", "2"), ("1221", "1"), ("3", "3")])
 def test_of_answers_that_are_equally_frequent_the_first_one_is_taken(answers: str, expected: str):
     assert majority([Sample((), (), (each,)) for each in answers]) == (expected,)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.metrics.coding import rate_reduction
 from transformer_theory.theories import rate_reduction as theory
 from transformer_theory.theories.rate_reduction.ascent import ascend, polish
@@ -195,7 +196,7 @@ def test_ascents_end_at_flat_orthogonal_classes(generator, unchecked):
         assert PROBLEM.disorder(end) < 1e-8
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "message"),
     [
         (lambda: OnSpheres((3,), 2, 1.0), r"two classes with samples in each, got \[3\]"),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.core.ladder import CONSTRUCTION_COLUMNS
 from transformer_theory.core.statistics import LADDER_DRAWS
 from transformer_theory.theories.turing import ladder
@@ -78,8 +79,8 @@ def simulated(run: Run, draws: int, seed: int, *, same_cell: bool) -> np.ndarray
     return np.array(shares)
 
 
-@pytest.mark.parametrize("kind", [NULL_KIND, VISITS])
-@pytest.mark.parametrize(
+@each_case("kind", [NULL_KIND, VISITS])
+@each_case(
     "run",
     [
         Run("counter", repeated_counter().normalise(), "0000", 60),

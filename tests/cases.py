@@ -1,0 +1,68 @@
+"""Many quick cases in one test. A test of its own for each takes a few milliseconds to collect, to set up and
+to report, more than such a case itself.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+LONGEST = 60  # characters of a value in the name of a case
+
+
+def each_case(
+    names: str | Sequence[str],
+    values: Iterable[Any],
+    *,
+    ids: Iterable[Any] | Callable[[Any], Any] | None = None,
+) -> Callable[[Callable], Callable]:
+    """In place of ``pytest.mark.parametrize``: one test runs all cases. It fails with the errors of all cases
+    that fail, each with its traceback and the name of its case.
+    """
+    single = isinstance(names, str) and "," not in names
+    names = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+    cases = [(value,) if single else tuple(value) for value in values]
+    if ids is None or callable(ids):
+        text = ids or _text
+        labels = [", ".join(str(text(value)) for value in case) for case in cases]
+    else:
+        labels = [str(label) for label in ids]
+    assert cases, "there must be a case"
+    assert len(labels) == len(cases)
+    assert all(len(case) == len(names) for case in cases)
+
+    def decorate(function: Callable) -> Callable:
+        @functools.wraps(function)
+        def together(**fixtures: Any) -> None:
+            errors = []
+            for label, case in zip(labels, cases):
+                try:
+                    function(**fixtures, **dict(zip(names, case)))
+                except pytest.fail.Exception as error:  # no Exception, so that a group would not take it
+                    errors.append(
+                        _named(AssertionError(str(error)).with_traceback(error.__traceback__), label)
+                    )
+                except Exception as error:
+                    errors.append(_named(error, label))
+            if errors:
+                failed = "; ".join(error.__notes__[-1] for error in errors)
+                raise ExceptionGroup(f"{len(errors)} of {len(cases)} cases fail: {failed}", errors)
+
+        signature = inspect.signature(function)
+        left = [each for each in signature.parameters.values() if each.name not in names]
+        together.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
+        return together
+
+    return decorate
+
+
+def _named(error: Exception, label: str) -> Exception:
+    error.add_note(f"case {label}")
+    return error
+
+
+def _text(value: Any) -> str:
+    text = getattr(value, "__name__", None) or " ".join(repr(value).split())
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"

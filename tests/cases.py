@@ -36,19 +36,21 @@ def each_case(
     def decorate(function: Callable) -> Callable:
         @functools.wraps(function)
         def together(**fixtures: Any) -> None:
-            errors = []
+            errors: list[tuple[str, Exception]] = []
             for label, case in zip(labels, cases):
                 try:
                     function(**fixtures, **dict(zip(names, case)))
                 except pytest.fail.Exception as error:  # no Exception, so that a group would not take it
-                    errors.append(
-                        _named(AssertionError(str(error)).with_traceback(error.__traceback__), label)
-                    )
+                    errors.append((label, AssertionError(str(error)).with_traceback(error.__traceback__)))
                 except Exception as error:
-                    errors.append(_named(error, label))
+                    errors.append((label, error))
             if errors:
-                failed = "; ".join(error.__notes__[-1] for error in errors)
-                raise ExceptionGroup(f"{len(errors)} of {len(cases)} cases fail: {failed}", errors)
+                for label, error in errors:
+                    error.add_note(f"case: {label}")
+                failed = "; ".join(label for label, _ in errors)
+                raise ExceptionGroup(
+                    f"{len(errors)} of {len(cases)} cases fail: {failed}", [error for _, error in errors]
+                )
 
         signature = inspect.signature(function)
         left = [each for each in signature.parameters.values() if each.name not in names]
@@ -56,11 +58,6 @@ def each_case(
         return together
 
     return decorate
-
-
-def _named(error: Exception, label: str) -> Exception:
-    error.add_note(f"case {label}")
-    return error
 
 
 def _text(value: Any) -> str:

@@ -31,7 +31,7 @@ OUTLINE = (
     "On data, and in trained networks",
     "What is not here",
 )
-every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+every_page = each_case("page", PAGES, ids=lambda page: page.stem)
 
 
 @cache

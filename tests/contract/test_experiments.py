@@ -14,6 +14,7 @@ from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
 
+from tests.cases import each_case
 from transformer_theory.core.experiment import Experiment
 from transformer_theory.core.plotting import svg
 from transformer_theory.core.result import Result
@@ -105,7 +106,7 @@ def test_names_are_unique():
     assert len(set(names)) == len(names)
 
 
-@every_experiment
+@each_case(("theory", "kind"), EXPERIMENTS, ids=[kind.name for _, kind in EXPERIMENTS])
 def test_the_record_is_complete(theory: str, kind: type[Experiment]):
     assert kind.name.startswith(f"{theory}.")
     assert (kind.__doc__ or "").strip()

@@ -38,7 +38,7 @@ from transformer_theory.core.judgement import judge
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.data import TokenData
 from transformer_theory.data.synthetic import noise_like
-from transformer_theory.theories import list_theories, theory
+from transformer_theory.theories import bottleneck, list_theories, router, theory
 from transformer_theory.theories.scan_snap import minimal_model, on_data
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -68,9 +68,14 @@ NOT_BEYOND = {
 
 @pytest.fixture
 def short_training(monkeypatch):
-    """Fewer steps of the minimal model, and few models trained on shuffled next tokens."""
+    """Fewer steps of the models and of the search for the onset, the same with data and with draws, and few
+    models trained on shuffled next tokens.
+    """
     monkeypatch.setattr(on_data, "RANGE_DRAWS", 3)
     monkeypatch.setattr(minimal_model, "MAX_STEPS", 50)
+    monkeypatch.setattr(router.on_data, "STEPS", 100)
+    monkeypatch.setattr(bottleneck.on_data, "STARTS", 4)
+    monkeypatch.setattr(bottleneck.on_data, "STEPS", 30)
 
 
 # ---- every theory

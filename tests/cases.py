@@ -2,9 +2,10 @@
 to report, more than such a case itself.
 """
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -20,6 +21,9 @@ def each_case(
 ) -> Callable[[Callable], Callable]:
     """In place of ``pytest.mark.parametrize``: one test runs all cases. It fails with the errors of all cases
     that fail, each with its traceback and the name of its case.
+
+    Each case has its own ``tmp_path``, ``monkeypatch`` and ``generator``, and an empty ``capsys``. It shares
+    the other fixtures with the cases before it.
     """
     single = isinstance(names, str) and "," not in names
     names = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
@@ -37,9 +41,10 @@ def each_case(
         @functools.wraps(function)
         def together(**fixtures: Any) -> None:
             errors: list[tuple[str, Exception]] = []
-            for label, case in zip(labels, cases):
+            for number, (label, case) in enumerate(zip(labels, cases)):
                 try:
-                    function(**fixtures, **dict(zip(names, case)))
+                    with _own(fixtures, number) as own:
+                        function(**own, **dict(zip(names, case)))
                 except pytest.fail.Exception as error:  # no Exception, so that a group would not take it
                     errors.append((label, AssertionError(str(error)).with_traceback(error.__traceback__)))
                 except Exception as error:
@@ -58,6 +63,23 @@ def each_case(
         return together
 
     return decorate
+
+
+@contextlib.contextmanager
+def _own(fixtures: dict[str, Any], number: int) -> Iterator[dict[str, Any]]:
+    """The fixtures of one case."""
+    own = dict(fixtures)
+    if "tmp_path" in own:
+        own["tmp_path"] /= f"case{number}"
+        own["tmp_path"].mkdir()
+    if "generator" in own:
+        own["generator"].manual_seed(0)  # as the fixture
+    if "capsys" in own:
+        own["capsys"].readouterr()
+    with contextlib.ExitStack() as stack:
+        if "monkeypatch" in own:
+            own["monkeypatch"] = stack.enter_context(own["monkeypatch"].context())
+        yield own
 
 
 def _text(value: Any) -> str:

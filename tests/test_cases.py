@@ -1,8 +1,10 @@
 """Cases in one test: all of them run, and those that fail are named with their errors."""
 
 import inspect
+import sys
 
 import pytest
+import torch
 
 from tests.cases import each_case
 
@@ -41,6 +43,26 @@ def test_a_missing_error_and_a_skip():
     with pytest.raises(ExceptionGroup, match="1 of 1 cases fail: ValueError") as caught:
         does_not_raise()
     assert "DID NOT RAISE" in str(caught.value.exceptions[0])
+
+
+def test_each_case_has_folders_changes_and_output_of_its_own(tmp_path, monkeypatch, capsys, generator):
+    seen = []
+
+    @each_case("x", [1, 2])
+    def changes(x, tmp_path, monkeypatch, capsys, generator):
+        seen.append((tmp_path, torch.rand(1, generator=generator).item(), sys.maxsize))
+        assert list(tmp_path.iterdir()) == []
+        assert capsys.readouterr().out == ""
+        print(x)
+        (tmp_path / "file").touch()
+        monkeypatch.setattr(sys, "maxsize", x)
+
+    before = sys.maxsize
+    changes(tmp_path=tmp_path, monkeypatch=monkeypatch, capsys=capsys, generator=generator)
+    (one, *first), (other, *second) = seen
+    assert one != other
+    assert first == second
+    assert sys.maxsize == before
 
 
 def raise_value_error():

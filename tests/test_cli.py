@@ -9,6 +9,7 @@ import sys
 import networkx
 import pytest
 
+from tests.cases import each_case
 from tests.stand_in import THEORY, install, process
 from transformer_theory import report
 from transformer_theory.cli import main
@@ -66,7 +67,7 @@ def test_help_and_version(capsys):
     assert "usage: transformer-theory" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["list", "compare", "verify", "run", "report", "cite"])
+@each_case("command", ["list", "compare", "verify", "run", "report", "cite"])
 def test_every_command_explains_itself(command, capsys):
     assert main([command, "--help"]) == 0
     assert f"usage: transformer-theory {command}" in capsys.readouterr().out

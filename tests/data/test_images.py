@@ -171,7 +171,7 @@ def test_images_load_as_tokens(monkeypatch):
     assert tokens.name == "shapes"
 
 
-@pytest.mark.parametrize(("size", "patch"), [(32, 8), (28, 7), (30, 6), (31, 1), (3, 1), (4, 1)])
+@each_case(("size", "patch"), [(32, 8), (28, 7), (30, 6), (31, 1), (3, 1), (4, 1)])
 def test_patches_that_divide_the_image(monkeypatch, size, patch):
     from transformer_theory.data import image_sets
 

@@ -233,7 +233,7 @@ def test_rare_classes_have_their_samples_in_the_first_part(generator):
         alone.split(0.8, generator)
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0, -1.0, 2.0, float("nan")])
+@each_case("share", [0.0, 1.0, -1.0, 2.0, float("nan")])
 def test_split_refuses_an_empty_side(share, generator):
     with pytest.raises(ValueError, match="share must leave sequences on both sides"):
         data().split(share, generator)

@@ -169,7 +169,7 @@ def test_in_bfloat16_the_kernel_is_the_definition_to_two_roundings(autocast):
         assert (value.double() - true).norm() < 2 * 2**-8 * true.norm()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("dtype", "tokens", "fused"),
     [
         (torch.bfloat16, (5, 7), False),

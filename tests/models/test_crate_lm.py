@@ -285,7 +285,7 @@ def test_new_tokens_after_stored_ones_are_those_of_the_whole_sequence(attention,
             assert_close(last, logits[:, n - 1], atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("attention", ATTENTION)
+@each_case("attention", ATTENTION)
 def test_stored_tokens_change_no_sample(attention, monkeypatch):
     model = built(attention=ATTENTION[attention]).double()
     prompt = torch.randint(7, (2, 3), generator=torch.Generator().manual_seed(1))

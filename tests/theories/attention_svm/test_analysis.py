@@ -249,7 +249,7 @@ def test_bad_input_is_refused(make, message, unchecked):
         make(gaussian(3, 4, 5), gaussian(3, 5, seed=1), gaussian(3, 4, seed=2))
 
 
-@pytest.mark.parametrize("tokens", [2, 3, 5, 8, 12, 17, 32, 64])
+@each_case("tokens", [2, 3, 5, 8, 12, 17, 32, 64])
 def test_attention_without_preference_seldom_selects(tokens, generator):
     """Independent normal logits of variance one: one input in twenty at most, where a half would let up to
     all of them pass.

@@ -56,7 +56,7 @@ def test_a_large_distance_that_still_falls_is_inconclusive(before, after, done, 
         assert not limit_distance(before, after, 0.02, falling=1.3, detail={}).converged
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("module", "name"),
     [
         (factors, "factored-direction"),
@@ -185,7 +185,7 @@ def test_a_path_through_other_balls_violates_the_claim(factor):
     assert wrong.detail["error of the norm"] == pytest.approx(abs(factor - 1))
 
 
-@pytest.mark.parametrize("name", ["solvers-agree", "nuclear-solvers", "graph-direction", "graph-finite-part"])
+@each_case("name", ["solvers-agree", "nuclear-solvers", "graph-direction", "graph-finite-part"])
 def test_a_feasible_problem_without_a_solution_violates_the_claims_about_solvers(name, monkeypatch):
     def fails(constraints):
         raise NotConverged("the residual must be small, got a large one")

@@ -68,9 +68,9 @@ def test_steps_on_w_are_those_of_automatic_differentiation(loss, eps, penalty, n
     assert_close(end.W, W.detach(), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("eps", "penalty"), [(0.0, 0.0), (1e-2, 0.0), (0.0, 1e-2), (1e-2, 1e-2)])
-@pytest.mark.parametrize("normalised", [True, False])
-@pytest.mark.parametrize("d_z", [4, 6, 9])
+@each_case(("eps", "penalty"), [(0.0, 0.0), (1e-2, 0.0), (0.0, 1e-2), (1e-2, 1e-2)])
+@each_case("normalised", [True, False])
+@each_case("d_z", [4, 6, 9])
 def test_steps_on_factors_are_those_of_automatic_differentiation(eps, penalty, normalised, d_z, generator):
     instance = problem(trials=2)
     instance = replace(instance, query=torch.randn(2, 4, d_z, generator=generator, dtype=torch.float64))
@@ -259,8 +259,8 @@ def test_a_run_that_is_stopped_saved_and_continued_is_the_same_to_the_bit(sizes,
     assert [p.name for p in tmp_path.iterdir()] == ["run.npz"]
 
 
-@pytest.mark.parametrize("sizes", [(4, 5, 6), (3, 5, 9)], ids=["Q", "coordinates of Q"])
-@pytest.mark.parametrize("trials", [None, 3])
+@each_case("sizes", [(4, 5, 6), (3, 5, 9)], ids=["Q", "coordinates of Q"])
+@each_case("trials", [None, 3])
 def test_factors_are_saved_and_continued_to_the_bit_too(sizes, trials, tmp_path, generator):
     instance = problem(*sizes, trials=trials)
     begin = dynamics.random_factors(instance, generator=generator, width=2)

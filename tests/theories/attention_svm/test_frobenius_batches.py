@@ -126,7 +126,7 @@ def test_the_wrong_number_of_problems_is_refused_with_the_right_function():
 # ---- more constraints than entries of W: steps on W itself
 
 
-@pytest.mark.parametrize(("n", "T", "d"), [(15, 5, 5), (6, 8, 5), (10, 10, 8), (5, 5, 3)])
+@each_case(("n", "T", "d"), [(15, 5, 5), (6, 8, 5), (10, 10, 8), (5, 5, 3)])
 def test_only_infeasible_problems_are_solved_one_by_one(n, T, d, monkeypatch):
     c, alone = drawn(n, T, d, trials=60), []
 

@@ -57,7 +57,7 @@ def test_the_figure_shows_each_curve_and_the_known_numbers(run):
     assert all(row.interval[0] <= row.value <= row.interval[1] for row in result.table)
 
 
-@pytest.mark.parametrize("changed", [{"trials": 10}, {"steps": 50}, {"rate": 0.2}, {"threshold": 0.01}])
+@each_case("changed", [{"trials": 10}, {"steps": 50}, {"rate": 0.2}, {"threshold": 0.01}])
 def test_other_settings_have_no_known_number(changed, monkeypatch):
     made = replace(global_convergence.sweep, function=lambda n, T, d, **settings: share("share", 1, 1))
     monkeypatch.setattr(global_convergence, "sweep", made)

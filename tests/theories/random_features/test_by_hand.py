@@ -411,7 +411,7 @@ def test_the_control_of_the_limit_has_half_the_weight_of_the_correlation():
     assert distance[4.0] < 0.05 * np.linalg.norm(monte_carlo)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "kind", "depth", "batch"),
     [
         ("weights trained", "TrainedHeads", 0, 600),

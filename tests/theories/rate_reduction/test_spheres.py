@@ -110,7 +110,7 @@ def test_the_hessian_is_blind_to_radii(generator):
     assert PROBLEM.eigenvalues(X).shape == (sum(SIZES) * DIM - len(SIZES),)
 
 
-@pytest.mark.parametrize("ranks", [None, (1, 1, 1), (1, 1, 2), (2, 1, 2), (1, 3, 1)], ids=str)
+@each_case("ranks", [None, (1, 1, 1), (1, 1, 2), (2, 1, 2), (1, 3, 1)], ids=str)
 def test_orthogonal_flat_classes_are_maximisers_up_to_rotations(ranks, generator):
     """The closed-form optimum (None), and flat classes of other ranks, which are poorer: the Hessian vanishes
     on the orbit, where ΔR is constant, and is negative elsewhere.
@@ -147,7 +147,7 @@ def test_flat_spectra_are_maximisers_up_to_the_bound_on_the_rank(eps, largest, g
         assert_close(problem.steepest(X), max(bend / alpha, 0.0), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "saddle",
     [
         lambda generator: uneven(PROBLEM, (1, 1, 2), generator=generator),

@@ -1,7 +1,6 @@
 """The ladder: its rungs, and its null distributions against plain simulations."""
 
 import numpy as np
-import pytest
 import torch
 
 from tests.cases import each_case
@@ -26,7 +25,7 @@ def test_the_rungs_are_those_of_a_construction():
     assert {rung.needs for rung in LADDER.rungs} == {""}
 
 
-@pytest.mark.parametrize("name", RUNGS)
+@each_case("name", RUNGS)
 def test_a_rung_has_a_value_and_two_nulls(name: str, monkeypatch):
     monkeypatch.setattr(ladder, "STEPS", 60)
     (row,) = RUNGS[name].measure(generator(1))

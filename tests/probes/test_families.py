@@ -13,7 +13,8 @@ from benchmarks.probe_families import exact_layers, metrics_for, observed, strea
 from tests.cases import each_case
 from transformer_theory.probes import NoAttention, probe
 
-pytest.importorskip("transformers")
+if find_spec("transformers") is None:
+    pytest.skip("transformers is not installed", allow_module_level=True)
 INSTALLED = {
     name: family
     for name, family in FAMILIES.items()

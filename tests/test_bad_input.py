@@ -27,7 +27,7 @@ def stand_in(monkeypatch, unchecked):
         raise AssertionError("the work has begun")
 
     install(monkeypatch)
-    monkeypatch.setattr(COMPARE, "measurements", reached)
+    monkeypatch.setattr(COMPARE, "completed", reached)
 
 
 def refused(capsys, folder, *arguments) -> str:

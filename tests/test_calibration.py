@@ -38,11 +38,11 @@ from transformer_theory.core.judgement import judge
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.data import TokenData
 from transformer_theory.data.synthetic import noise_like
-from transformer_theory.theories import list_theories, theory
+from transformer_theory.theories import bottleneck, list_theories, router, theory
 from transformer_theory.theories.scan_snap import minimal_model, on_data
 
 DOCS = Path(__file__).parents[1] / "docs"
-N, DRAWS = 160, 199
+N, DRAWS = 160, 39
 TESTED = ("scan_snap", "rate_reduction", "random_features", "router", "bottleneck", "vision", "particles")
 STRONG = {
     "scan_snap": lambda seed: telling_words(0.5, seed, N),
@@ -68,9 +68,14 @@ NOT_BEYOND = {
 
 @pytest.fixture
 def short_training(monkeypatch):
-    """Fewer steps of the minimal model, and few models trained on shuffled next tokens."""
+    """Fewer steps of the models and of the search for the onset, the same with data and with draws, and few
+    models trained on shuffled next tokens.
+    """
     monkeypatch.setattr(on_data, "RANGE_DRAWS", 3)
     monkeypatch.setattr(minimal_model, "MAX_STEPS", 50)
+    monkeypatch.setattr(router.on_data, "STEPS", 100)
+    monkeypatch.setattr(bottleneck.on_data, "STARTS", 4)
+    monkeypatch.setattr(bottleneck.on_data, "STEPS", 30)
 
 
 # ---- every theory
@@ -133,7 +138,7 @@ def test_on_noise_nothing_is_found(unchecked, short_training):
 
     def sequences(seed: int) -> TokenData:
         generator = torch.Generator().manual_seed(500 + seed)
-        n, seq = 120, 6
+        n, seq = 60, 6
         labels = torch.randint(4, (n,), generator=generator)
         tokens = torch.randn(n, seq, 5, generator=generator, dtype=torch.float64)
         ids = torch.randint(12, (n, seq), generator=generator)

@@ -1,14 +1,14 @@
 """What a pipe gets: lines as wide as COLUMNS says, which end where their text does."""
 
-import pytest
 from rich.cells import cell_len
 
+from tests.cases import each_case
 from transformer_theory.cli import main
 from transformer_theory.cli.terminal import WIDTH
 from transformer_theory.theories import list_theories
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("columns", "least", "most"), [("80", 70, 80), ("120", 90, 120), (None, 121, WIDTH), ("wide", 121, WIDTH)]
 )
 def test_lines_are_as_wide_as_asked_and_end_with_their_text(columns, least, most, monkeypatch, capsys):

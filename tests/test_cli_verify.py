@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.cases import each_case
 from tests.stand_in import THEORY, install, replace_theories
 from transformer_theory import data
 from transformer_theory.cli import main
@@ -32,7 +33,7 @@ def only(monkeypatch, **changes):
     return claim
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("which", "code", "claims"),
     [
         ("stand_in/good", 0, 1),

@@ -53,15 +53,20 @@ def cluster():
         get_mp_context()  # dask sets its own list of modules once
         multiprocessing.set_forkserver_preload([*PRELOADED, "lightning_fabric"])
         cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=60)
+        patience = pytest.MonkeyPatch()
+        # on a busy machine the scheduler, a thread of this process, may not answer for seconds
+        patience.setattr(module, "TIMEOUT", 300.0)
         try:
             yield cluster
         finally:
+            patience.undo()
             # the last test has closed the scheduler, which the workers miss
             with contextlib.suppress(Exception):
                 cluster.close(timeout=1)
 
 
 def test_a_sweep_gives_the_same_rows(cluster):
+    cluster.wait_for_workers(2, timeout=600)
     alone = Spectra().run()
     with parallel.workers(cluster.scheduler_address) as active:
         there = Spectra().run()

@@ -8,6 +8,7 @@ import torch
 
 import transformer_theory as tt
 from tests.contract.instances import few_steps
+from tests.problems.copies import few_draws
 from transformer_theory.comparison import plan, small_networks
 from transformer_theory.core.statistics import (
     BAND_DRAWS,
@@ -40,6 +41,7 @@ def digits() -> TokenData:
 def result(digits):
     with pytest.MonkeyPatch.context() as patch, few_steps():  # the contract checks shapes
         patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+        few_draws(patch)
         for name in ("RANGE_DRAWS", "COPIES_DRAWN", "PERMUTED_NETWORKS"):
             patch.setattr(small_networks, name, 5)
         return tt.compare(digits, THEORIES, seeds=1, steps=STEPS, networks=("ViT",), claim_seeds=1)
@@ -231,7 +233,8 @@ def test_permuted_labels_test_the_task_only_at_equal_training_loss():
     assert permuted.note(0.1).endswith("equal steps, not equal loss: 0.600 against 0.100 nats")
 
 
-def test_missing_inputs_are_reported(generator):
+def test_missing_inputs_are_reported(generator, monkeypatch, unchecked):
+    few_draws(monkeypatch)
     data = TokenData(torch.randn(30, 5, 6, generator=generator, dtype=torch.float64))
     result = tt.compare(data, seeds=1, claim_seeds=0)
     networks = result.select(theory="network").one()

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 import transformer_theory as tt
+from tests.problems.copies import few_draws, few_stored_copies
 from tests.problems.networks import theory_metrics
 from transformer_theory.cli import main
 from transformer_theory.core.ladder import COLUMNS, Rung
 from transformer_theory.core.result import Result
-from transformer_theory.core.statistics import EQUAL_SCALE, RANGE_DRAWS, UNTRAINED, place_of
+from transformer_theory.core.statistics import EQUAL_SCALE, UNTRAINED, place_of
 from transformer_theory.data import Images, TokenData, image_sets
 from transformer_theory.metrics import AttentionMaps
 from transformer_theory.probes.features import features
@@ -22,7 +23,6 @@ from transformer_theory.training import monitor
 from transformer_theory.training.augment import Augmentation
 from transformer_theory.training.image import saved
 from transformer_theory.training.image.evaluate import (
-    SMALL_COPIES,
     evaluate,
     load_stored_networks,
     maps,
@@ -59,6 +59,7 @@ def noise(n: int, seed: int) -> Images:
 
 
 TRAIN, TEST = noise(64, 0), noise(300, 1)
+COPIES, RANDOM = 9, 5  # of equal scale, and with initial weights
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +76,17 @@ def runs(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(autouse=True)
+def few(monkeypatch):
+    few_stored_copies(monkeypatch, COPIES, RANDOM)
+
+
 @pytest.fixture(scope="module")
 def result(runs):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # other tests check shapes
+        few_draws(patch)
+        few_stored_copies(patch, COPIES, RANDOM)
         # theories get some of the test images only, as of large sets
         patch.setattr(image_sets, "MAX_SAMPLES", 200)
         models = [
@@ -162,7 +170,7 @@ def test_headlines_are_measured_on_test_images_of_all_classes(result):
         assert sum(layers.column("value")) / 2 == pytest.approx(whole.value)
         tested, own, shown = whole.nulls
         assert [null.kind for null in whole.nulls] == [EQUAL_SCALE, "permuted labels", UNTRAINED]
-        assert (len(tested.draws), len(shown.draws)) == (SMALL_COPIES, RANGE_DRAWS)
+        assert (len(tested.draws), len(shown.draws)) == (COPIES, RANDOM)
         assert tested.value is not None  # on the images of the copies
         assert own.mean == pytest.approx(sum(row.null.mean for row in layers) / 2)
 
@@ -189,12 +197,12 @@ def test_quantities_without_a_null_get_that_of_untrained_networks(runs):
     headline = tt.scan_snap.THEORY.in_networks.headline
     rows = [row for row in rows if row.quantity == headline]
     assert {row.layer for row in rows} == {0, 1}
-    assert len(untrained) == RANGE_DRAWS
+    assert len(untrained) == RANDOM
     for row in rows:
-        assert (row.null.kind, len(row.null.draws)) == (UNTRAINED, RANGE_DRAWS)
+        assert (row.null.kind, len(row.null.draws)) == (UNTRAINED, RANDOM)
         draws = [other.value for each in untrained for other in each if place_of(other) == place_of(row)]
         assert row.null.draws == tuple(draws)
-        assert len(set(draws)) == RANGE_DRAWS
+        assert len(set(draws)) == RANDOM
         assert (row.n, row.split) == (monitor.SAMPLES, "test")  # attention of fewer images than classes
 
 

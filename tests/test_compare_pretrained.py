@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import transformer_theory as tt
-from tests.problems.copies import few_copies
+from tests.contract.instances import few_steps
+from tests.problems.copies import few_copies, few_draws, few_stored_copies
 from tests.problems.hub_cache import COMMIT, put, tiny_bert, tiny_vit
 from transformer_theory.cli import main
 from transformer_theory.comparison.judged import findings
@@ -31,7 +32,7 @@ HEADLINES = {
     name: tt.theories.theory(name).in_networks.headline
     for name in ("joma", "rate_reduction", "attention_svm")
 }
-COPIES = 20
+COPIES = 5
 FUNCTION = """
 from tests.problems.hub_cache import tiny_bert, tiny_vit
 def vit(): return tiny_vit(3, side=8, classes=10)
@@ -82,22 +83,29 @@ def tokenizer():
     )
 
 
+def use(root: Path, patch: pytest.MonkeyPatch) -> None:
+    """The cache of the hub, few copies, and little work on the data themselves, which other tests measure."""
+    few_copies(patch, COPIES)
+    few_draws(patch)
+    few_stored_copies(patch)
+    patch.setattr(image_sets, "MAX_SAMPLES", 100)
+    patch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(root / "hub"))
+    patch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # other tests check shapes
+    patch.chdir(root)
+
+
 @pytest.fixture(autouse=True)
 def in_use(root: Path, monkeypatch: pytest.MonkeyPatch):
-    few_copies(monkeypatch, COPIES)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(root / "hub"))
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # other tests check shapes
-    monkeypatch.chdir(root)
+    use(root, monkeypatch)
+    with few_steps():
+        yield
 
 
 @pytest.fixture(scope="module")
 def compared(root: Path) -> Result:
     """A network of ``train``, one of the hub and one of a function, by the command."""
-    with pytest.MonkeyPatch.context() as patch:
-        few_copies(patch, COPIES)
-        patch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(root / "hub"))
-        patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-        patch.chdir(root)
+    with pytest.MonkeyPatch.context() as patch, few_steps():
+        use(root, patch)
         models = ["--model", "run", "some/tiny-vit", "net.py:vit"]
         words = ["--data", "digits", *models, "--theories", ",".join(THEORIES)]
         options = ["--seeds", "1", "--claim-seeds", "0", "--workers", "1", "--out", "page"]

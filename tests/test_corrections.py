@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import transformer_theory as tt
+from tests.cases import each_case
 from transformer_theory.core.claims import Claim
 from transformer_theory.core.result import Result, provenance
 from transformer_theory.core.sources import Source
@@ -61,7 +62,7 @@ def test_each_published_correction_has_its_text_its_place_its_status_and_a_deriv
     assert "wong2023understanding" not in STATEMENTS + CODE
 
 
-@pytest.mark.parametrize("claim", CORRECTING, ids=lambda claim: claim.id)
+@each_case("claim", CORRECTING, ids=lambda claim: claim.id)
 def test_a_claim_is_named_in_the_list_of_its_text(claim: Claim):
     """With the status that its correction has there."""
     source = place(claim)
@@ -116,7 +117,7 @@ def test_two_antipodal_tokens_stay_antipodal_in_pre_norm_layers():
     assert ((unit - unit.mean(0)) ** 2).sum(1).mean() == pytest.approx(1)
 
 
-@pytest.mark.parametrize("theory", list_theories(), ids=lambda theory: theory.name)
+@each_case("theory", list_theories(), ids=lambda theory: theory.name)
 def test_the_page_of_a_theory_tells_what_papers_state_from_what_the_library_adds(theory: Theory):
     page = (DOCS / "theories" / f"{theory.name}.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"\*\*Whose statements\.\*\* (.*?)<!-- end -->", " ".join(page.split()))

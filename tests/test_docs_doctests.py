@@ -4,8 +4,9 @@ import doctest
 from importlib import import_module
 from pathlib import Path
 
-import pytest
 import torch
+
+from tests.cases import each_case
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted(
@@ -15,7 +16,7 @@ MODULES = sorted(
 )
 
 
-@pytest.mark.parametrize("name", MODULES)
+@each_case("name", MODULES)
 def test_the_examples_of_a_docstring_run(name: str):
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     examples = [test for test in doctest.DocTestFinder().find(import_module(name)) if test.examples]

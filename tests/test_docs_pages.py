@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import transformer_theory as tt
+from tests.cases import each_case
 from tests.pages import FENCE, PAGES, ROOT
 from transformer_theory.cli.parsers import parse
 
@@ -30,7 +31,7 @@ OUTLINE = (
     "On data, and in trained networks",
     "What is not here",
 )
-every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+every_page = each_case("page", PAGES, ids=lambda page: page.stem)
 
 
 @cache
@@ -198,7 +199,7 @@ def test_commands_within_the_text_can_be_typed(page: Path):
                 parse([*words, "--help"])
 
 
-@pytest.mark.parametrize("name", THEORIES)
+@each_case("name", THEORIES)
 def test_the_page_of_a_theory_has_the_outline_every_claim_and_every_experiment(name: str):
     page = ROOT / "docs" / "theories" / f"{name}.md"
     titles = [title for title in re.findall(r"^## (.+)$", prose(page), re.MULTILINE) if title in OUTLINE]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import each_case
 from tests.stand_in import THEORY, install
 from transformer_theory.core.claims import Measured, but
 from transformer_theory.core.result import Result, provenance
@@ -269,7 +270,7 @@ def test_random_mutants_are_counted_and_shown_with_their_place():
     assert "### Random mutants" not in ledger([], (THEORY,))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("threshold", "text"),
     [(0.02, "0.02"), (1e-7, "10⁻⁷"), (2.5e-9, "2.5·10⁻⁹"), (10, "10"), (0.1, "0.1"), (1200, "1,200")],
 )

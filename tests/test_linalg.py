@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.maths import linalg
 
 
@@ -166,7 +167,7 @@ def test_principal_angles_agree_with_scipy():
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "message"),
     [
         (
@@ -203,7 +204,7 @@ SCALES = [(torch.float32, 1e-37), (torch.float32, 1e-30), (torch.float32, 1e-4),
 ]
 
 
-@pytest.mark.parametrize(("dtype", "scale"), SCALES)
+@each_case(("dtype", "scale"), SCALES)
 def test_norms_and_directions_of_any_scale(dtype, scale):
     x = torch.tensor([[3.0, 4.0, 0.0], [1.0, -2.0, 2.0]], dtype=torch.float64)
     scaled = (scale * x).to(dtype)
@@ -239,8 +240,8 @@ def test_the_scale_is_a_power_of_two_that_rounds_nothing():
     assert torch.equal(x / scale[:, None] * scale[:, None], x)
 
 
-@pytest.mark.parametrize("shape", [(9, 4), (4, 9)])
-@pytest.mark.parametrize(("dtype", "scale"), [case for case in SCALES if case[1] < 1])
+@each_case("shape", [(9, 4), (4, 9)])
+@each_case(("dtype", "scale"), [case for case in SCALES if case[1] < 1])
 def test_small_log_determinants_keep_their_digits(dtype, scale, shape):
     X = normal(*shape)
     # With the factor c^-2 s the log-determinant is that of X itself; with the factor 1 it is tiny.
@@ -258,7 +259,7 @@ def test_small_log_determinants_keep_their_digits(dtype, scale, shape):
         assert_close(gradient.double(), scale * X, rtol=1e-3, atol=0)
 
 
-@pytest.mark.parametrize(("dtype", "scale"), SCALES)
+@each_case(("dtype", "scale"), SCALES)
 def test_ranks_and_angles_do_not_depend_on_the_scale(dtype, scale):
     A = torch.linalg.qr(normal(6, 4)).Q
     B = A * torch.tensor([4.0, 2.0, 1.0, 0.0], dtype=torch.float64)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.problems.copies import few_copies
 from tests.problems.hub_cache import put, tiny_bert, tiny_vit
+from transformer_theory import report
 from transformer_theory.cli import main
 from transformer_theory.comparison.judged import findings, headlines, quantities
 from transformer_theory.comparison.pooling import aggregate
@@ -37,9 +38,16 @@ OPTIONS = ["--theories", "joma,scan_snap,chain_of_thought", "--networks", "20", 
 
 
 @pytest.fixture
+def no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws no page where a test reads the results alone."""
+    for name in ("write", "write_networks"):
+        monkeypatch.setattr(report, name, lambda results, folder, **options: folder)
+
+
+@pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unchecked) -> Path:
     """A folder of a ViT, a file of functions, and a cache of the hub with a BERT."""
-    few_copies(monkeypatch, 20)
+    few_copies(monkeypatch, 3)
     tiny_bert().save_pretrained(tmp_path / "bert")
     put(tmp_path / "hub", NAME, tmp_path / "bert")
     tiny_vit(side=8, classes=10).save_pretrained(tmp_path / "vit")
@@ -53,7 +61,8 @@ def run(root: Path, *models: str, more: tuple[str, ...] = ()) -> int:
     return main(["measure", *models, *given])
 
 
-def test_networks_of_images_of_ids_and_with_inputs_of_their_own_on_one_page(root, capsys):
+def test_networks_of_images_of_ids_and_with_inputs_of_their_own_on_one_page(root, capsys, monkeypatch):
+    few_copies(monkeypatch, 20)  # for p-values
     models = (str(root / "vit"), NAME, f"{root}/nets.py:own")
     assert run(root, *models) == 0
     folders = {path.name for path in (root / "out").iterdir() if path.is_dir()}
@@ -85,7 +94,7 @@ def test_networks_of_images_of_ids_and_with_inputs_of_their_own_on_one_page(root
     assert "tian2024joma" in (root / "out" / "references.bib").read_text(encoding="utf-8")
 
 
-def test_what_is_complete_is_kept_and_what_fails_is_said(root, capsys):
+def test_what_is_complete_is_kept_and_what_fails_is_said(root, no_pages, capsys):
     assert run(root, str(root / "vit"), f"{root}/nets.py:broken", f"{root}/nets.py:own") == 2
     error = capsys.readouterr().err
     assert "nets.py:broken raised KeyError" in error
@@ -94,11 +103,11 @@ def test_what_is_complete_is_kept_and_what_fails_is_said(root, capsys):
     assert run(root, str(root / "vit"), f"{root}/nets.py:own") == 0
     after = {name: (root / "out" / name / "table.jsonl").stat().st_mtime_ns for name in ("vit", "own")}
     assert before == after
-    assert run(root, str(root / "vit"), f"{root}/nets.py:own", more=("--overwrite",)) == 0
+    assert run(root, f"{root}/nets.py:own", more=("--overwrite",)) == 0
     assert (root / "out" / "own" / "table.jsonl").stat().st_mtime_ns > before["own"]
 
 
-def test_a_name_that_the_cache_lacks_costs_one_line_with_advice(root, capsys):
+def test_a_name_that_the_cache_lacks_costs_one_line_with_advice(root, no_pages, capsys):
     assert run(root, "someone/unknown", str(root / "vit")) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("transformer-theory")]
     assert len(lines) == 1
@@ -106,11 +115,11 @@ def test_a_name_that_the_cache_lacks_costs_one_line_with_advice(root, capsys):
     assert (root / "out" / "vit" / "result.json").is_file()
 
 
-def test_settings_of_a_network_of_the_user_are_its_own(root):
+def test_settings_of_a_network_of_the_user_are_its_own(root, no_pages):
     assert run(root, f"{root}/nets.py:with_settings", f"{root}/nets.py:own") == 0
 
 
-def test_an_interruption_keeps_the_networks_that_are_complete(root, monkeypatch):
+def test_an_interruption_keeps_the_networks_that_are_complete(root, no_pages, monkeypatch):
     from transformer_theory.cli import commands
 
     measured = commands._measured
@@ -126,7 +135,8 @@ def test_an_interruption_keeps_the_networks_that_are_complete(root, monkeypatch)
     assert not (root / "out" / "own").exists()
 
 
-def test_a_single_network_joins_those_of_a_folder(root, capsys):
+def test_a_single_network_joins_those_of_a_folder(root, capsys, monkeypatch):
+    monkeypatch.setattr(report, "write", lambda result, folder: folder)  # its own page
     (root / "out").mkdir()
     assert run(root, f"{root}/nets.py:own") == 0
     assert "report of 1 network" in capsys.readouterr().out
@@ -135,7 +145,7 @@ def test_a_single_network_joins_those_of_a_folder(root, capsys):
     assert "Theories of transformers in 2 networks" in (root / "out" / "report.html").read_text("utf-8")
 
 
-def test_two_revisions_of_one_network_have_names_of_their_own(root):
+def test_two_revisions_of_one_network_have_names_of_their_own(root, no_pages):
     for step, seed in ((1, 1), (2, 2)):
         tiny_bert(seed).save_pretrained(root / f"step{step}")
         put(root / "hub", NAME, root / f"step{step}", commit=f"{step}" * 40, revision=f"step{step}")
@@ -146,7 +156,7 @@ def test_two_revisions_of_one_network_have_names_of_their_own(root):
     assert values[0] != values[1]
 
 
-def test_a_network_that_train_has_stored_is_measured_on_the_images(root):
+def test_a_network_that_train_has_stored_is_measured_on_the_images(root, no_pages):
     settings = replace(image_recipe("vit", image_size=8), epochs=1, dim=8, depth=1, heads=1, batch_size=256)
     train(images("digits"), settings, root / "runs" / "seed-0")
     # the side for the others does not concern it: its images have that of its training

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from benchmarks.mutants import THEORIES, Mutant, judge, mutants, perturbed, resolve
+from tests.cases import each_case
 from tests.stand_in import THEORY
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.metrics import attention
@@ -20,7 +21,7 @@ HALF = Mutant(
 )
 
 
-@pytest.mark.parametrize("theory", THEORIES)
+@each_case("theory", THEORIES)
 def test_every_mutant_can_be_applied(theory):
     for mutant in mutants(theory):
         function = resolve(mutant.function)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import transformer_theory as tt
+from tests.cases import each_case
 from transformer_theory import attention_svm, metrics, models
 from transformer_theory.maths import linalg
 from transformer_theory.metrics.networks import AttentionStatistics
@@ -156,7 +157,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("module", "name", "arguments", "options"),
     CASES,
     ids=[f"{m.__name__.split('.')[-1]}.{name}" for m, name, *_ in CASES],
@@ -194,7 +195,7 @@ def test_descent_starts_from_arrays():
     )
 
 
-@pytest.mark.parametrize("kind", [np.float64, np.float32, np.int64, np.uint8])
+@each_case("kind", [np.float64, np.float32, np.int64, np.uint8])
 def test_token_data_takes_arrays(kind):
     tokens = np.arange(24).reshape(4, 3, 2).astype(kind)
     data = tt.TokenData(

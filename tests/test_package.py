@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import transformer_theory as tt
+from tests.cases import each_case
 from transformer_theory.core.claims import Claim, Verification
 from transformer_theory.core.experiment import Experiment
 from transformer_theory.core.sources import entries, software
@@ -133,7 +134,7 @@ def test_names_find_their_records():
     assert len(claims("all")) == sum(len(record.claims) for record in list_theories())
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "message"),
     [
         (lambda: theory("crat"), "'crat'; did you mean 'crate'"),

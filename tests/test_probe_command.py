@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases import each_case
 from tests.problems.copies import few_copies
 from transformer_theory.cli import main
 from transformer_theory.comparison import language_models
@@ -149,7 +150,7 @@ def test_folders_that_hold_no_causal_model_are_named(folder, tmp_path, capsys):
     assert "must hold weights of GPT2LMHeadModel, got GPT2LMHeadModel" in fails(capsys, pickled)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("ids", "message"),
     [
         (

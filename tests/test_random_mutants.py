@@ -14,6 +14,7 @@ from benchmarks.random_mutants import COUNT, Mutant, candidates, modules, sample
 from benchmarks.random_mutants import __main__ as program
 from benchmarks.random_mutants.operators import OPERATORS, Change, changes, possible, qualified
 from benchmarks.random_mutants.runs import Copy, executing, ordered_tests, within
+from tests.cases import each_case
 
 THEORY = {
     "__init__.py": """
@@ -168,7 +169,7 @@ def found(text: str) -> set[tuple[str, str, str]]:
     return {(one.operator, one.old, one.new) for one in changes(source) if possible(source, one)}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "expected"),
     [
         ("y = a * b", {("factor", "*", "/"), ("factor", "a * b", "(2 * (a * b))")}),
@@ -200,7 +201,7 @@ def test_what_each_operator_changes(text, expected):
     assert found(text) == expected
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         '"A text of 2 words."',

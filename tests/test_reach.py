@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import transformer_theory as tt
+from tests.cases import each_case
 from transformer_theory import report
 from transformer_theory.cli import main
 from transformer_theory.comparison import cells as stored_cells
@@ -216,7 +217,7 @@ def test_a_solver_that_stops_gives_a_reason_and_missing_data_are_named(tmp_path)
         reach(theory, seeds=1, text=other, folder=tmp_path)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "message"),
     [
         ({"theories": "crat"}, "unknown theory 'crat'; did you mean 'crate'"),

@@ -29,7 +29,7 @@ from transformer_theory.report.judged_figures import reach_map
 from transformer_theory.report.sentences import reach_statements
 from transformer_theory.theories import theory
 
-COPIES = 20
+COPIES = 5
 RUNG = "pretrained tiny-vit"
 
 
@@ -122,6 +122,8 @@ def test_only_missing_theories_are_measured_and_other_weights_are_refused(monkey
 
 def test_an_interrupted_measurement_goes_on(monkeypatch):
     """The first run stops before its tenth copy; the second one draws only those that are missing."""
+    planned = 20
+    few_copies(monkeypatch, planned)
     drawn: list[int] = []
     draw = Copies.draw
 
@@ -133,7 +135,7 @@ def test_an_interrupted_measurement_goes_on(monkeypatch):
     run = {"seeds": 1, "images": "digits", "models": ["some/tiny-vit"], "folder": "reach"}
 
     def stop(line: str) -> None:
-        if f"equal scale, copy 10 of {COPIES}" in line:
+        if f"equal scale, copy 10 of {planned}" in line:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt, match=r"1 of 2 cells are stored in reach"):
@@ -142,11 +144,12 @@ def test_an_interrupted_measurement_goes_on(monkeypatch):
     first = len(drawn)
     reach(THEORIES[:1], **run)
     # the first run draws one more to see how long it takes, and nine
-    assert (first, len(drawn) - first) == (10, COPIES - 9)
+    assert (first, len(drawn) - first) == (10, planned - 9)
     assert not list(Path("reach").glob("*.unfinished.jsonl"))
 
 
-def test_the_map_and_the_sentences_name_the_rung():
+def test_the_map_and_the_sentences_name_the_rung(monkeypatch):
+    few_copies(monkeypatch, 20)  # for p-values
     result = reach(THEORIES, seeds=1, images="digits", models=["some/tiny-vit"])
     found = {
         (rung.theory.name, rung.name): rung for rung in rung_results(aggregate(result, theories=THEORIES))

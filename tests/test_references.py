@@ -11,6 +11,7 @@ import torch
 from benchmarks.__main__ import NAMES as BENCHMARKS
 from benchmarks.references import NAMES, Reference, convergence_types, global_convergence, rank, table
 from benchmarks.references.__main__ import main
+from tests.cases import each_case
 from transformer_theory.core.measurement import Basis
 
 ROOT = Path(__file__).parents[1]
@@ -21,7 +22,7 @@ def references(name):
     return list(importlib.import_module(f"benchmarks.references.{name}").references())
 
 
-@pytest.mark.parametrize("name", FAST)
+@each_case("name", FAST)
 def test_stored_numbers_are_those_of_their_programs(name):
     found = references(name)
     assert {r.kind for r in found} <= {"recomputed", "printed", "read off the figure"}

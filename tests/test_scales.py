@@ -20,6 +20,7 @@ from beartype.roar import BeartypeCallHintParamViolation
 from jaxtyping import TypeCheckError
 from torch import Tensor
 
+from tests.cases import each_case
 from tests.scale_cases import CASES
 from transformer_theory import metrics
 from transformer_theory.core.errors import Infeasible, NotConverged
@@ -124,7 +125,7 @@ def test_each_public_function_has_a_case():
             )
 
 
-@pytest.mark.parametrize("name", CASES)
+@each_case("name", CASES)
 def test_short_dtypes_agree_with_float64(name):
     case = CASES[name]
     for dtype, scales in SHORT.items():
@@ -142,7 +143,7 @@ def test_short_dtypes_agree_with_float64(name):
             assert error <= 1, f"{where} gives {found} for {right}, {error:.1g} times the tolerance"
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.degree is not None])
+@each_case("name", [name for name, case in CASES.items() if case.degree is not None])
 def test_laws_of_scale_hold(name):
     case = CASES[name]
     for dtype, scales in LAWS.items():
@@ -159,8 +160,8 @@ def test_laws_of_scale_hold(name):
             assert error <= 1, f"{name} at the scale {scale:g} of {dtype} gives {found} for {scaled}"
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.numbers])
+@each_case("dtype", [torch.float32, torch.float64], ids=str)
+@each_case("name", [name for name, case in CASES.items() if case.numbers])
 def test_numbers_at_boundaries_give_finite_results_or_are_refused(name, dtype):
     case = CASES[name]
     if dtype == torch.float32 and not (case.scaled or case.others):
@@ -175,7 +176,7 @@ def test_numbers_at_boundaries_give_finite_results_or_are_refused(name, dtype):
             assert found is None or are_finite(found), f"{name} with {number}={value} gives {found}"
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.scaled or case.others])
+@each_case("name", [name for name, case in CASES.items() if case.scaled or case.others])
 def test_entries_at_boundaries_give_finite_results_or_are_refused(name):
     case = CASES[name]
     tensors = [*case.scaled, *case.others]
@@ -198,7 +199,7 @@ def test_entries_at_boundaries_give_finite_results_or_are_refused(name):
             assert found is None or kind != "nan", f"{name} hides NaN in argument {place}"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "right"),
     [
         (lambda: metrics.hard_max_gap(torch.tensor([[60_000.0, -60_000.0]]).half()), 120_000.0),

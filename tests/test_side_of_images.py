@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformers import Dinov2Config, Dinov2Model, ViTConfig, ViTModel
 
 from tests.problems.hub_cache import tiny_vit
 from transformer_theory.comparison.user_images import with_images
@@ -42,6 +41,8 @@ class FixedPositions(nn.Module):
 
 
 def test_a_network_that_interpolates_its_positions_takes_another_side():
+    from transformers import Dinov2Config, Dinov2Model
+
     user = UserModel(Dinov2Model(Dinov2Config(**SIZES)).eval(), "dino")
     inputs = with_images(user, "digits", size=8, max_samples=3)[0].inputs
     assert isinstance(inputs, torch.Tensor)
@@ -55,6 +56,8 @@ def test_a_network_of_fixed_positions_refuses_another_side_in_one_line():
 
 
 def test_positions_are_interpolated_only_where_the_side_differs():
+    from transformers import ViTConfig, ViTModel
+
     network = ViTModel(ViTConfig(**SIZES, intermediate_size=8)).eval()
     same, _, words = with_images(UserModel(network, "vit"), "digits", size=16, max_samples=2)
     assert not interpolates(network)

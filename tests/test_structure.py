@@ -15,6 +15,7 @@ import networkx
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.core import sources
 from transformer_theory.data import TokenData
 from transformer_theory.theories import THEORIES
@@ -219,7 +220,7 @@ def test_displayed_formulas_and_tables_of_docstrings_are_whole():
     assert not violations(broken)
 
 
-@pytest.mark.parametrize("theory", THEORIES)
+@each_case("theory", THEORIES)
 def test_the_mathematics_of_a_theory_names_its_source(theory: str):
     """A module that states formulas in its docstring, or claims, cites."""
     silent = []

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory import activations, measure, metrics, models, probe, respond
 from transformer_theory.core.validation import as_tensor
 from transformer_theory.data import TokenData
@@ -58,8 +59,8 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize("case", UNUSUAL)
+@each_case("function", FUNCTIONS)
+@each_case("case", UNUSUAL)
 def test_functions(case, function):
     make, words = UNUSUAL[case]
     with pytest.raises(ValueError, match=words) as caught:
@@ -68,8 +69,8 @@ def test_functions(case, function):
     assert " must be " in str(caught.value)
 
 
-@pytest.mark.parametrize("case", UNUSUAL)
-@pytest.mark.parametrize(
+@each_case("case", UNUSUAL)
+@each_case(
     "call",
     [
         lambda x: measure(network(), x, theories=["router"], networks=1),
@@ -84,8 +85,8 @@ def test_inputs_of_networks(case, call):
         call(make(X))
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize("x", [None, F + 0j, F[:0], F[:, :0], F[0, 0], [["a", "b", "c"]] * 8, {"x": F}])
+@each_case("function", FUNCTIONS)
+@each_case("x", [None, F + 0j, F[:0], F[:, :0], F[0, 0], [["a", "b", "c"]] * 8, {"x": F}])
 def test_other_types_and_empty_ones(function, x):
     if function == "norm" and isinstance(x, torch.Tensor) and x.shape == (0, 3):
         assert metrics.unit_norm(x).shape == (0, 3)
@@ -126,7 +127,7 @@ def test_inputs_must_exist():
         activations(network(), {})
 
 
-@pytest.mark.parametrize("number", [np.float32, np.float16, np.float64, np.longdouble])
+@each_case("number", [np.float32, np.float16, np.float64, np.longdouble])
 def test_a_distortion_may_be_a_number_of_numpy(number):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.cases import each_case
 from transformer_theory.core import claims
 from transformer_theory.core.claims import Claim, Evidence, Measured, Verification, but, verify_claims
 from transformer_theory.core.errors import NotConverged
@@ -43,7 +44,7 @@ def claim(*measured: Measured, controls=(BAD,)) -> Claim:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("evidence", "verdict"),
     [
         (Evidence(1.0, 1.0, "<="), "consistent"),
@@ -86,7 +87,7 @@ def test_evidence_takes_tensors_and_refuses_other_signs(unchecked):
         Evidence(0.5, 1.0, "<")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("evidence", "verdict", "share"),
     [
         ((GOOD, GOOD), "consistent", 1.0),
@@ -104,7 +105,7 @@ def test_the_verdict_of_several_seeds(evidence, verdict, share):
     assert result.share == (None if share is None else pytest.approx(share))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("good", "bad", "interval"),
     [
         # k of n: exact values, (alpha/2)^(1/n) at the ends, published tables in between
@@ -142,7 +143,7 @@ def test_the_interval_inverts_the_binomial_tails(good, bad, undecided):
         assert 1 - upper_tail(good + 1, high) == pytest.approx(0.025, rel=1e-6)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("controls", "name"),
     [
         ((BAD,), "fails"),
@@ -242,7 +243,7 @@ def test_no_seed_is_refused():
         claim(GOOD).verify(())
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changes", "word"),
     [
         ({"id": "name"}, "'name'"),
@@ -344,7 +345,7 @@ def test_other_processes_get_the_name_of_a_claim_and_a_changed_claim_as_a_whole(
     assert replace(numbers, id="theory/changed").__reduce__()[0] is not rebuild
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("op", "threshold", "value", "control", "margins"),
     [
         ("<=", 1.0, 0.5, 5.0, (2.0, 5.0)),

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.core.intervention import (
     Attended,
     Control,
@@ -61,8 +62,8 @@ def test_allowed_keys_come_first_in_a_random_order():
     assert {tuple(row[:2]) for row in order.tolist()} == {(1, 2), (2, 1)}
 
 
-@pytest.mark.parametrize("keys", [1, 2, 3, 17, 300, 5000])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@each_case("keys", [1, 2, 3, 17, 300, 5000])
+@each_case("dtype", [torch.float32, torch.float64])
 def test_the_largest_weights_are_those_of_a_stable_order(keys, dtype):
     generator = torch.Generator().manual_seed(keys)
     weights = torch.rand(2, 2, 5, keys, generator=generator, dtype=dtype)
@@ -77,7 +78,7 @@ def test_the_largest_weights_are_those_of_a_stable_order(keys, dtype):
     assert torch.equal(largest_mass(weights, 0.9), torch.zeros_like(keep).scatter(-1, order, keep))
 
 
-@pytest.mark.parametrize("keys", [1, 4, 257, 2500])  # the order of more than 2048 keys needs 64 bits
+@each_case("keys", [1, 4, 257, 2500])  # the order of more than 2048 keys needs 64 bits
 def test_an_order_has_every_key_once_and_all_are_equally_likely(keys):
     at = attended(torch.zeros(100, keys), [[True] * keys] * 100)
     order = random_order(at)[0, 0]

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from tests.cases import each_case
 from transformer_theory.core.files import checked_line, checked_record
 from transformer_theory.core.journal import Journal, Pieces
 from transformer_theory.core.measurement import Measurement
@@ -77,7 +78,7 @@ def test_what_stands_before_a_cut_is_found_again(tmp_path, write):
         assert path.read_bytes() == content[: content.rfind(b"\n", 0, size) + 1]
 
 
-@pytest.mark.parametrize("record", [{}, {"a": [1, {"b": None}]}, {"text": 'a "crc32": "0"}'}, {"crc32": "x"}])
+@each_case("record", [{}, {"a": [1, {"b": None}]}, {"text": 'a "crc32": "0"}'}, {"crc32": "x"}])
 def test_a_line_gives_its_record(record):
     line = checked_line(record)
     assert line.endswith('"}\n')

@@ -9,6 +9,7 @@ from statistics import fmean, median
 import numpy as np
 import pytest
 
+from tests.cases import each_case
 from transformer_theory.comparison.judged import rung_results
 from transformer_theory.comparison.pooling import aggregate
 from transformer_theory.core.judgement import HEADLINES, ONE_NETWORK, OUTCOMES, RUNGS, Judged, judge
@@ -154,7 +155,7 @@ def test_too_few_networks_for_the_family_leave_a_test_undecided():
     assert few.reason.endswith("one finding among 11 tests needs more seeds or untrained networks")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("second", "expected"),
     [
         (np.linspace(0.0, 1.0, 19), "as predicted"),
@@ -164,7 +165,7 @@ def test_too_few_networks_for_the_family_leave_a_test_undecided():
         (np.linspace(0.0, 1.0, 4), "too few draws"),
     ],
 )
-@pytest.mark.parametrize("rule", [HEADLINES, RUNGS], ids=["headlines", "rungs"])
+@each_case("rule", [HEADLINES, RUNGS], ids=["headlines", "rungs"])
 def test_a_second_null_may_match_the_value_or_contradict_it(second, expected, rule):
     (one,) = judged(rows(1.5, 1.6, nulls=(WIDE, tuple(second))), rule=rule)
     assert one.outcome == expected

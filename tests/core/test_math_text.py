@@ -2,8 +2,7 @@
 take one for another.
 """
 
-import pytest
-
+from tests.cases import each_case
 from transformer_theory.cli.catalogue import summary
 from transformer_theory.core.math_text import plain
 from transformer_theory.theories import list_theories
@@ -31,7 +30,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("text", "expected"), CASES.items())
+@each_case(("text", "expected"), CASES.items())
 def test_formulas(text, expected):
     assert plain(text) == expected
 

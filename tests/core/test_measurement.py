@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.cases import each_case
 from transformer_theory.core.measurement import COLUMNS, Measurement, Null, judge
 from transformer_theory.core.sources import Source
 from transformer_theory.core.table import Arrays, Table, collect, from_records
@@ -35,7 +36,7 @@ def test_a_row_survives_json_and_leaves_defaults_out():
     assert "head" not in stored
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("column", "word"),
     [
         ("kind", "hearsay"),
@@ -60,7 +61,7 @@ def test_no_value_needs_a_reason():
     assert (undefined.value, undefined.predicted, undefined.reason) == (None, None, "the value is inf")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "scope"),
     [
         ("claim", "own instances"),
@@ -74,7 +75,7 @@ def test_the_scope_follows_from_the_kind_unless_given(kind, scope):
     assert Measurement("crate", kind, "rate", 1.0, scope="any data").scope == "any data"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "op", "covered", "converged", "verdict"),
     [
         (1.0, "<=", True, True, "consistent"),
@@ -157,9 +158,7 @@ def test_coordinates_are_compared_rounded_and_keep_their_order():
     assert replace(ROW, at={"half": ""}) == ROW
 
 
-@pytest.mark.parametrize(
-    "at", [{"layer": 1}, {"": 1}, {"d": True}, {"d": math.nan}, {"d": math.inf}, {"d": (1, 2)}]
-)
+@each_case("at", [{"layer": 1}, {"": 1}, {"d": True}, {"d": math.nan}, {"d": math.inf}, {"d": (1, 2)}])
 def test_a_coordinate_is_a_number_or_a_text_with_a_name_of_its_own(at: dict):
     with pytest.raises(ValueError, match="coordinate"):
         replace(ROW, at=at)

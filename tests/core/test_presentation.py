@@ -4,9 +4,8 @@ import importlib.util
 from dataclasses import replace
 from html.parser import HTMLParser
 
-import pytest
-
 import transformer_theory as tt
+from tests.cases import each_case
 from transformer_theory.core.claims import Claim, but
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.plotting import axes
@@ -82,7 +81,7 @@ OBJECTS = [
 ]
 
 
-@pytest.mark.parametrize("value", OBJECTS, ids=lambda value: repr(value)[:30])
+@each_case("value", OBJECTS, ids=lambda value: repr(value)[:30])
 def test_a_notebook_shows_a_few_lines_of_escaped_html(value):
     bundle = shown(value)
     assert "\n" not in bundle["text/plain"]

@@ -13,6 +13,7 @@ import zipfile
 import numpy as np
 import pytest
 
+from tests.cases import each_case
 from transformer_theory.core import reading
 from transformer_theory.core.journal import Pieces
 from transformer_theory.core.reading import parse_json, read_array, read_arrays, read_json
@@ -91,8 +92,8 @@ def loop(path):
     path.symlink_to(path.name)
 
 
-@pytest.mark.parametrize("make", [pipe, device, listening, loop])
-@pytest.mark.parametrize("name", READERS)
+@each_case("make", [pipe, device, listening, loop])
+@each_case("name", READERS)
 def test_what_is_no_file_is_refused_at_once(tmp_path, name, make):
     path = tmp_path / name
     make(path)
@@ -106,7 +107,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path, name, make):
 DEEP = 100_000 * "[" + 100_000 * "]"
 
 
-@pytest.mark.parametrize("name", [name for name in READERS if name.endswith((".json", ".jsonl"))])
+@each_case("name", [name for name in READERS if name.endswith((".json", ".jsonl"))])
 def test_json_that_is_nested_without_end_is_one_line(tmp_path, name):
     path = tmp_path / name
     path.write_text(DEEP + "\n" + DEEP + "\n")
@@ -128,7 +129,7 @@ def header(shape, descr="<i8"):
     return file.getvalue()
 
 
-@pytest.mark.parametrize("shape", [(2**50,), (5,), (3,), (2**31, 2**31)])
+@each_case("shape", [(2**50,), (5,), (3,), (2**31, 2**31)])
 def test_a_header_that_claims_other_bytes_than_there_are(tmp_path, shape):
     content = header(shape) + np.arange(4).tobytes()
     (tmp_path / "a.npy").write_bytes(content)
@@ -209,10 +210,8 @@ def test_a_long_text_is_refused(tmp_path, monkeypatch):
         read_json(tmp_path / "a.json")
 
 
-@pytest.mark.parametrize(
-    "key", ["value", "seed", "theory", "null", "interval", "at", "source", "further_nulls"]
-)
-@pytest.mark.parametrize("value", [{"a": 1}, [1, "b"], True, 10**400, "text", [[]], 2.5])
+@each_case("key", ["value", "seed", "theory", "null", "interval", "at", "source", "further_nulls"])
+@each_case("value", [{"a": 1}, [1, "b"], True, 10**400, "text", [[]], 2.5])
 def test_a_row_with_a_value_of_another_type_is_one_line(tmp_path, key, value):
     row = {"theory": "crate", "kind": "on data", "quantity": "rate", "value": 1.0}
     (tmp_path / "table.jsonl").write_text(json.dumps(row | {key: value}) + "\n")

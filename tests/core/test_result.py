@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.cases import each_case
 from transformer_theory.core import files
 from transformer_theory.core.claims import Evidence, Verification
 from transformer_theory.core.experiment import Experiment, RandomExperiment
@@ -163,7 +164,7 @@ def reseal(folder):
     (folder / "result.json").write_text(json.dumps(files.sealed(head, folder, FILES[1:])))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("part", "value"),
     [
         ("provenance", {"versions": {"torch": [2]}}),
@@ -192,7 +193,7 @@ def test_provenance_with_other_keys_than_words_is_read_back(tmp_path):
     assert Result.load(tmp_path / "run").provenance == {"counts": {"2": 1, "10": 3}}
 
 
-@pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "..", "sub/file", ""])
+@each_case("name", ["../secret", "/etc/hostname", "..", "sub/file", ""])
 def test_a_checksum_of_a_file_elsewhere_is_refused(tmp_path, name):
     Result("x").save(tmp_path / "run")
     (tmp_path / "secret").write_text("not to be read")
@@ -260,7 +261,7 @@ def test_a_table_that_grows_has_no_checksum_until_it_is_whole(tmp_path):
         Result.load(tmp_path)
 
 
-@pytest.mark.parametrize("missing", FILES)
+@each_case("missing", FILES)
 def test_load_names_the_missing_file(tmp_path, missing):
     Result("x").save(tmp_path / "run")
     (tmp_path / "run" / missing).unlink()
@@ -270,7 +271,7 @@ def test_load_names_the_missing_file(tmp_path, missing):
         Result.load(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "content"),
     [
         ("result.json", "{"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 import pytest
 
+from tests.cases import each_case
 from transformer_theory.cli import main
 from transformer_theory.core.experiment import Experiment, RandomExperiment, range_text, setting, settings_of
 from transformer_theory.theories import list_theories
@@ -77,7 +78,7 @@ def test_help_shows_texts_ranges_and_the_seed_where_random_numbers_are_drawn(kin
         assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "option", "values"),
     [
         ("rank", "feasible", ["0"]),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.cases import each_case
 from transformer_theory.core import sources as citations
 from transformer_theory.core.sources import BIBLIOGRAPHY, Source, bibtex, entries, field, short, software
 
@@ -22,7 +23,7 @@ def test_every_entry_is_found_once():
     assert len(keys) == TEXT.count("@") - TEXT.count("\\@")
 
 
-@pytest.mark.parametrize("key", entries())
+@each_case("key", entries())
 def test_entries_are_well_formed(key):
     entry = entries()[key]
     assert entry.count("{") == entry.count("}")

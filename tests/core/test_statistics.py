@@ -9,6 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
+from tests.cases import each_case
 from transformer_theory.core.measurement import Measurement, Null, permutation_p
 from transformer_theory.core.statistics import (
     EQUAL_SCALE,
@@ -68,7 +69,7 @@ def test_false_discoveries_by_hand():
     assert false_discoveries([]) == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("numbers", "expected"),
     [((0.9, 1.0, 0.5), 0.8), ((1.2, 1.0, 0.0), 1.2), ((0.5, 0.5, 0.5), None), ((None, 1.0, 0.0), None)],
 )
@@ -92,7 +93,7 @@ def test_permutations_depend_on_the_size_alone_and_earlier_rows_stay():
     assert permutations(6, 0).shape == (0, 6)
 
 
-@pytest.mark.parametrize("side", [">=", "<=", "==", "!="])
+@each_case("side", [">=", "<=", "==", "!="])
 def test_rank_sum_p_enumerates_all_choices(side):
     generator = np.random.default_rng(3)
     values, draws = generator.normal(0.5, 1, 3), generator.normal(0, 1, 6)

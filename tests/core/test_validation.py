@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.core.validation import (
     as_float64,
     converted,
@@ -17,7 +18,7 @@ from transformer_theory.core.validation import (
 )
 
 
-@pytest.mark.parametrize("value", [0, 0.0, -1, math.inf, math.nan])
+@each_case("value", [0, 0.0, -1, math.inf, math.nan])
 def test_what_is_not_above_zero_and_finite_is_named(value):
     with pytest.raises(ValueError, match=f"^step must be positive and finite, got {value}$"):
         positive(rate=1.0, step=value)
@@ -28,9 +29,7 @@ def test_what_is_not_above_zero_and_finite_is_named(value):
         positive(eps=value)
 
 
-@pytest.mark.parametrize(
-    ("value", "kind"), [("1", "str"), (None, "NoneType"), ([1.0], "list"), (1j, "complex")]
-)
+@each_case(("value", "kind"), [("1", "str"), (None, "NoneType"), ([1.0], "list"), (1j, "complex")])
 def test_what_is_no_number_is_named(value, kind):
     for check in (lambda: positive(step=value), lambda: number("step", value)):
         with pytest.raises(TypeError, match=f"^step must be a number, got {kind}$"):
@@ -57,7 +56,7 @@ def kinds(x, labels=None, *, w=None):
     return x, labels, w
 
 
-@pytest.mark.parametrize(
+@each_case(
     "x",
     [
         np.ones(2, "float32"),
@@ -80,7 +79,7 @@ def test_lossless_conversion(x):
     assert w.dtype == torch.float32
 
 
-@pytest.mark.parametrize(
+@each_case(
     "x",
     [
         "text",

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.cases import each_case
 from transformer_theory import data
 from transformer_theory.data import codebook, one_hot, patches
 
@@ -24,7 +25,7 @@ def test_patches_equal_the_textbook_unfold():
     assert torch.equal(patches(images, 4), nn.functional.unfold(images, 4, stride=4).transpose(1, 2))
 
 
-@pytest.mark.parametrize("size", [3, 0, -2, 16])
+@each_case("size", [3, 0, -2, 16])
 def test_patches_refuse_a_size_that_does_not_divide(size):
     with pytest.raises(
         ValueError, match=f"size must divide height and width, got size {size} for 8 x 8 images"

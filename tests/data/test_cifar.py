@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.cases import each_case
 from transformer_theory import data
 from transformer_theory.data import cifar
 from transformer_theory.data.cifar import FORMS, read_cifar
@@ -86,8 +87,8 @@ def refused(path, match):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.folder)
+@each_case("packed", [False, True])
+@each_case("form", FORMS, ids=lambda form: form.folder)
 def test_all_forms_hold_the_same(tmp_path, form, packed):
     path = (
         archive(tmp_path / form.archive, contents(form).items(), form)
@@ -205,7 +206,7 @@ def test_pickles_of_python_2(tmp_path):
     assert test.labels.tolist() == [3, 9]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("held", "message"),
     [
         (np.zeros((2, 3072)), "an array of type 'f8' instead of uint8"),
@@ -221,7 +222,7 @@ def test_pickles_with_other_arrays(tmp_path, held, message):
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     "blob",
     [
         # an array of a terabyte
@@ -267,7 +268,7 @@ def test_damaged_pickles_end_in_one_line(tmp_path):
             one_line(path)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changed", "message"),
     [
         ({"data_batch_3": None}, "a lacks data_batch_3; unpack cifar-10-python.tar.gz again"),
@@ -316,7 +317,7 @@ def test_folders_that_are_not_whole(tmp_path, changed, message):
     refused(folder(tmp_path / "a", **changed), message)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changed", "message"),
     [
         (

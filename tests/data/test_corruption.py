@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.data.corruption import (
     CIFAR10_CONFUSIONS,
     next_class,
@@ -24,7 +25,7 @@ def test_uniform_over_all_classes_keeps_a_tenth_of_what_it_draws(ratio):
     assert float(changed.double().mean()) == pytest.approx(0.9 * ratio, abs=0.01)
 
 
-@pytest.mark.parametrize("ratio", [0.0, 0.1, 0.29, 1.0])
+@each_case("ratio", [0.0, 0.1, 0.29, 1.0])
 def test_symmetric_changes_exactly_the_share(ratio):
     changed = relabel_symmetrically(LABELS[:100], ratio, classes=10, generator=seeded())
     assert int((changed != LABELS[:100]).sum()) == round(100 * ratio)
@@ -63,7 +64,7 @@ def test_the_generator_decides_and_the_labels_are_left_alone():
     assert torch.equal(before, LABELS)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("labels", "ratio", "classes", "message"),
     [
         (torch.tensor([0.0, 1.0]), 0.5, 2, "labels must be integers, got torch.float32"),
@@ -75,7 +76,7 @@ def test_the_generator_decides_and_the_labels_are_left_alone():
         (torch.tensor([0, 1]), float("nan"), 2, r"ratio must lie in \[0, 1\].* got nan"),
     ],
 )
-@pytest.mark.parametrize("rule", [relabel_uniformly, relabel_symmetrically])
+@each_case("rule", [relabel_uniformly, relabel_symmetrically])
 def test_bad_input_is_refused_in_one_line(labels, ratio, classes, message, rule, unchecked):
     with pytest.raises((ValueError, TypeError), match=message):
         rule(labels, ratio, classes=classes, generator=seeded())

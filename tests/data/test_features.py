@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.cases import each_case
 from transformer_theory.data import TokenData
 from transformer_theory.probes.features import features
 
@@ -41,9 +42,7 @@ def sample() -> TokenData:
     )
 
 
-@pytest.mark.parametrize(
-    ("layer", "factor"), [(-1, 8), (0, 2), (1, 4), ("blocks.1", 4), ("*.2", 8), ("heads.0", None)]
-)
+@each_case(("layer", "factor"), [(-1, 8), (0, 2), (1, 4), ("blocks.1", 4), ("*.2", 8), ("heads.0", None)])
 def test_features_are_the_output_of_the_block(layer, factor):
     model, data = Blocks(), sample()
     if factor is None:
@@ -89,7 +88,7 @@ def test_features_of_torchs_own_encoder(generator):
     torch.testing.assert_close(features(model, data, layer=-1).tokens, expected)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("layer", "message"),
     [
         (3, r"layer must lie in \[-3, 3\), got 3; blocks has 3 blocks"),

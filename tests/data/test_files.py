@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.cases import each_case
 from transformer_theory import data
 from transformer_theory.data import TokenData
 
@@ -81,8 +82,8 @@ def test_a_file_cut_short(tmp_path, save):
     refused(tmp_path / "b.npz", "cut short")
 
 
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-@pytest.mark.parametrize("place", [60, 150, 400, 4000, -30])
+@each_case("save", [np.savez, np.savez_compressed])
+@each_case("place", [60, 150, 400, 4000, -30])
 def test_a_damaged_file(tmp_path, save, place):
     save(tmp_path / "a.npz", tokens=np.random.default_rng(0).normal(size=(40, 30, 2)))
     broken = bytearray((tmp_path / "a.npz").read_bytes())
@@ -97,7 +98,7 @@ def test_a_member_that_is_no_array(tmp_path):
     refused(tmp_path / "a.npz", "got tokens as a file of another kind")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("fields", "message"),
     [
         (
@@ -159,7 +160,7 @@ def test_a_label_too_large_for_one_sequence(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "message"),
     [
         ("digit", "unknown data 'digit', neither .* did you mean 'digits'"),

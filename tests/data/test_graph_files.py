@@ -4,6 +4,7 @@ import networkx as nx
 import pytest
 
 import transformer_theory as tt
+from tests.cases import each_case
 from transformer_theory.data import Graphs
 
 PATH = {frozenset(pair) for pair in ((0, 1), (1, 2))}  # three nodes, in the order in which they are named
@@ -15,7 +16,7 @@ def load(tmp_path, text: str | bytes, name: str = "g.edges") -> Graphs:
     return Graphs.load(path)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "1 2\n2 3\n",
@@ -63,7 +64,7 @@ def test_a_path_of_three_nodes_is_read_as_such(tmp_path, text):
     assert {frozenset(edge) for edge in graph.edges} == PATH
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "nodes", "edges"),
     [
         ("a b\nc d\n", 4, 2),  # single letters are no header
@@ -78,7 +79,7 @@ def test_a_first_line_of_nodes_is_no_header(tmp_path, text, nodes, edges):
     assert (len(graph), graph.number_of_edges()) == (nodes, edges)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "message"),
     [
         ("1 2;\n2 3;\n", "line 1 has several numbers in one column"),
@@ -165,7 +166,7 @@ def test_graphs_are_those_of_networkx(tmp_path):
     assert len(load(tmp_path, bare, "bare.graphml").graphs[0]) == 2
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "message"),
     [
         (graphml(EDGE, default="directed"), "is directed"),

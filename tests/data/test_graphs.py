@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import transformer_theory as tt
+from tests.cases import each_case
 from tests.stand_in import THEORY
 from transformer_theory import report
 from transformer_theory.core.measurement import Measurement
@@ -52,7 +53,7 @@ def test_random_graphs_have_the_same_sizes():
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("graphs", "message"),
     [
         ([], "at least one graph"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.cases import each_case
 from transformer_theory import data
 from transformer_theory.data import image_cache, image_sets
 
@@ -125,7 +126,7 @@ def test_an_npz_of_ones_own(tmp_path):
     assert data.images(tmp_path / "mine.npz")[1].names == ("a", "b", "c")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changed", "message"),
     [
         (

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
 
+from tests.cases import each_case
 from transformer_theory import data
 from transformer_theory.data.image_sets import image_tokens
 
@@ -233,7 +234,7 @@ def tiff(bits: int, channels: int, content: bytes, *, sample_format: int = 1, si
 DEEP = np.arange(8 * 8 * 4, dtype=np.uint16) % 4096  # as of a camera of 12 bits
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("content", "got"),
     [
         (png(16, 2, DEEP[: 8 * 8 * 3].astype(">u2").tobytes()), "16 bits per channel"),
@@ -257,7 +258,7 @@ def test_channels_of_more_than_8_bits_are_refused_in_every_format(tmp_path, cont
     refused(tmp_path / "pets", f"dog/1.png (is )?{expected}")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("content", "value"),
     [
         (tiff(8, 3, bytes([40]) * 192), 40),
@@ -273,7 +274,7 @@ def test_channels_of_at_most_8_bits_are_read_with_their_whole_range(tmp_path, co
     assert train.pixels[4].unique().tolist() == [value]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("content", "kind", "left", "right"),
     [
         # the left half of each image has the transparent value, the right half another
@@ -337,7 +338,7 @@ def frames(kind: str, **settings) -> bytes:
     return stream.getvalue()
 
 
-@pytest.mark.parametrize("kind", ["TIFF", "WEBP", "GIF", "PNG"])
+@each_case("kind", ["TIFF", "WEBP", "GIF", "PNG"])
 def test_pages_and_frames_are_refused(tmp_path, kind):
     (folder(tmp_path / "pets") / "train/dog/1.tif").write_bytes(frames(kind))
     refused(tmp_path / "pets", "dog/1.tif must hold one image, got 3 pages or frames; store each")
@@ -349,7 +350,7 @@ def test_a_photograph_with_a_preview_is_read(tmp_path):
     assert abs(int(train.pixels[4, 0].double().mean()) - 10) <= 2  # that of the first picture
 
 
-@pytest.mark.parametrize("error", [ValueError("odd"), KeyError("odd"), RuntimeError("odd"), MemoryError()])
+@each_case("error", [ValueError("odd"), KeyError("odd"), RuntimeError("odd"), MemoryError()])
 def test_every_error_of_pillow_names_the_file(tmp_path, monkeypatch, error):
     def broken(*_):
         raise error

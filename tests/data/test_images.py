@@ -5,6 +5,7 @@ import importlib
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory import data
 from transformer_theory.data import Images, TokenData, shapes
 from transformer_theory.data.image_sets import image_tokens
@@ -51,7 +52,7 @@ def test_split_is_stratified_and_whole(generator):
         images.split(1.0, generator)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changed", "message"),
     [
         ({"pixels": torch.zeros(2, 3, 4, 4)}, r"pixels must be uint8 .* got torch.float32 \[2, 3, 4, 4\]"),
@@ -170,7 +171,7 @@ def test_images_load_as_tokens(monkeypatch):
     assert tokens.name == "shapes"
 
 
-@pytest.mark.parametrize(("size", "patch"), [(32, 8), (28, 7), (30, 6), (31, 1), (3, 1), (4, 1)])
+@each_case(("size", "patch"), [(32, 8), (28, 7), (30, 6), (31, 1), (3, 1), (4, 1)])
 def test_patches_that_divide_the_image(monkeypatch, size, patch):
     from transformer_theory.data import image_sets
 
@@ -183,7 +184,7 @@ def test_patches_that_divide_the_image(monkeypatch, size, patch):
     assert len(image_tokens("any")) == 1
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "message"),
     [
         ("shape", "unknown images 'shape', neither a name nor a path; did you mean 'shapes'"),

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+from tests.cases import each_case
 from transformer_theory.data.labels import read_labels
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "labels"),
     [
         ("2\n0\n1\n", [2, 0, 1]),
@@ -38,7 +39,7 @@ def test_integers_of_an_array(tmp_path):
         read_labels(tmp_path / "labels.npy")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "message"),
     [
         ("", "got an empty line 1"),

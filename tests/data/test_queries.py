@@ -1,12 +1,12 @@
 """Selection of frequent ids and of random subsets."""
 
-import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.data.queries import most_frequent, subsample
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("number", "min_count", "expected"), [(5, 1, [7, 3, 9, 1]), (2, 1, [7, 3]), (5, 2, [7, 3, 9]), (5, 4, [])]
 )
 def test_ids_are_ordered_by_frequency_then_by_id(number: int, min_count: int, expected: list[int]):

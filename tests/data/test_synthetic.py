@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.cases import each_case
 from transformer_theory.data import TokenData
 from transformer_theory.data.synthetic import noise_like, separable_tokens, sequence_classes, subspace_mixture
 
@@ -125,7 +126,7 @@ def test_samplers_leave_the_global_generator_alone():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "message"),
     [
         (

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.cases import each_case
 from transformer_theory import data
 from transformer_theory.data.text import SHIPPED, Text, Vocabulary, basic_english, read_words, unit_vectors
 
@@ -166,7 +167,7 @@ def test_files_that_are_not_text_are_refused(tmp_path):
     assert read_words(tmp_path / "marks.txt")[0] == "a"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "words"),
     [
         (lambda: Vocabulary.of(["a"], size=1), "size must be at least 2"),

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.cases import each_case
 from transformer_theory.data import TokenData
 from transformer_theory.data.ids import integer_tensor
 from transformer_theory.data.tokens import patch_grid
@@ -34,7 +35,7 @@ NAN[2, 1, 0] = float("nan")
 INF = torch.full((6, 2), float("inf")).double()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("fields", "message"),
     [
         ({"tokens": torch.zeros(6, 3).double()}, r"tokens must have shape \[n, seq, dim\] .* got \[6, 3\]"),
@@ -232,7 +233,7 @@ def test_rare_classes_have_their_samples_in_the_first_part(generator):
         alone.split(0.8, generator)
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0, -1.0, 2.0, float("nan")])
+@each_case("share", [0.0, 1.0, -1.0, 2.0, float("nan")])
 def test_split_refuses_an_empty_side(share, generator):
     with pytest.raises(ValueError, match="share must leave sequences on both sides"):
         data().split(share, generator)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory import metrics
 
 
@@ -92,8 +93,8 @@ def test_no_entropy_is_below_its_bound(seed, keys, scale):
     assert bool((metrics.entropy(scores.softmax(-1)) >= bound - 1e-10).all())
 
 
-@pytest.mark.parametrize("keys", [2, 5, 64])
-@pytest.mark.parametrize("spread", [0.0, 0.3, 2.0, 9.0])
+@each_case("keys", [2, 5, 64])
+@each_case("spread", [0.0, 0.3, 2.0, 9.0])
 def test_the_bound_is_met_by_one_score_above_equal_others(keys, spread):
     scores = torch.full((1, keys), -1.0, dtype=torch.float64)
     scores[0, 0] = keys - 1
@@ -129,8 +130,8 @@ def test_shorter_types_agree(generator, dtype):
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("of", ["entropy", "sharpness", "effective_support", "top1_mass", "sink_mass"])
-@pytest.mark.parametrize("bad", [[[0.5, 0.6]], [[1.5, -0.5]], [[math.nan, 1.0]], [[0.0, 0.0]], [[]]])
+@each_case("of", ["entropy", "sharpness", "effective_support", "top1_mass", "sink_mass"])
+@each_case("bad", [[[0.5, 0.6]], [[1.5, -0.5]], [[math.nan, 1.0]], [[0.0, 0.0]], [[]]])
 def test_what_is_no_distribution_is_refused(of, bad):
     with pytest.raises(ValueError, match="weights must"):
         getattr(metrics, of)(torch.tensor(bad))
@@ -172,7 +173,7 @@ def test_half_precision_is_measured_in_float32(dtype):
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("entropies", [[99.0], [-1.0], [0.2], [math.nan], [[0.0]]])
+@each_case("entropies", [[99.0], [-1.0], [0.2], [math.nan], [[0.0]]])
 def test_entropies_of_other_weights_are_refused(entropies):
     with pytest.raises(ValueError, match="entropies must"):
         metrics.sharpness(PAIR, entropies=torch.tensor(entropies, dtype=torch.float64))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory import metrics
 from transformer_theory.theories import collapse, crate, in_context, particles, rate_reduction
 from transformer_theory.theories.crate.tasks import sparse_rate_reduction
@@ -101,7 +102,7 @@ def test_each_public_function_of_metrics_is_called_here():
     assert public == METRICS.keys()
 
 
-@pytest.mark.parametrize("call", [*METRICS.values(), *OTHERS.values()], ids=[*METRICS, *OTHERS])
+@each_case("call", [*METRICS.values(), *OTHERS.values()], ids=[*METRICS, *OTHERS])
 def test_autocast_changes_neither_value_nor_gradient(call):
     function, inputs = call
     inputs = inputs.clone().requires_grad_()

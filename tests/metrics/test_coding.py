@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.problems.rate_reduction import flat_features, flat_rate, textbook_class_rate
 from transformer_theory import metrics
 from transformer_theory.metrics import coding
@@ -150,7 +151,7 @@ def test_unit_norm_at_the_ends_of_the_number_line():
     assert_close(coding.unit_norm(X), expected)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int32"])
+@each_case("dtype", ["float64", "float32", "float16", "int32"])
 def test_arrays_lists_and_integers_are_converted_without_loss(unchecked, dtype):
     features, labels = np.random.default_rng(0).integers(-5, 6, (12, 3)).astype(dtype), np.arange(12) % 3
     X, y = torch.from_numpy(features.astype("float64")), torch.from_numpy(labels)
@@ -278,7 +279,7 @@ def test_lengths_are_differentiable():
 LABELS = torch.tensor([0, 1, 1])
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "message"),
     [
         (lambda: coding.coding_rate(torch.ones(3, 2), eps=0.0), "eps must be a positive distortion"),

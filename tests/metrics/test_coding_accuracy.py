@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.maths.linalg import orthonormalise
 from transformer_theory.metrics import coding
 
@@ -31,8 +32,8 @@ def exact_rate(n, d, eps):
     return 0.5 * sum(math.log1p(d / (n * eps**2) * size**2) for size in SIZES)
 
 
-@pytest.mark.parametrize("eps", [1e-2, 1e-3, 2e-4])
-@pytest.mark.parametrize(("n", "d"), [(30, 12), (8, 40)])
+@each_case("eps", [1e-2, 1e-3, 2e-4])
+@each_case(("n", "d"), [(30, 12), (8, 40)])
 def test_a_small_distortion_of_features_of_less_than_full_rank(n, d, eps):
     X, y = of_known_spectrum(n, d, SIZES), torch.arange(n) % 2
     expected = torch.tensor(exact_rate(n, d, eps), dtype=torch.float64)
@@ -108,7 +109,7 @@ DEFICIENT = of_known_spectrum(30, 12, SIZES)
 HALVES = torch.arange(30) % 2
 
 
-@pytest.mark.parametrize(
+@each_case(
     "function",
     [
         lambda eps: coding.coding_rate(DEFICIENT, eps=eps),
@@ -164,7 +165,7 @@ def test_moments_refuse_what_they_cannot_resolve():
             state.coding_rate(eps=eps)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("dtype", "lower"), [(torch.float32, 60), (torch.float32, 95), (torch.float64, 690), (torch.float64, 730)]
 )
 def test_a_class_of_vanishing_weight_counts_as_absent(dtype, lower):
@@ -213,7 +214,7 @@ LABELS, X = torch.arange(40) % 4, normal(40, 3)
 FLAT = torch.cat([X[:, :2], X[:, :1] + X[:, 1:2]], 1)  # rank 2
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "message"),
     [
         (lambda f: f(X, LABELS + 10**9, eps=1.0), r"got 1000000003 for 40 samples; relabel"),
@@ -228,7 +229,7 @@ FLAT = torch.cat([X[:, :2], X[:, :1] + X[:, 1:2]], 1)  # rank 2
         (lambda f: f(X, LABELS, eps=math.inf), "eps must be .* got inf"),
     ],
 )
-@pytest.mark.parametrize(
+@each_case(
     "function",
     [
         coding.rate_reduction,
@@ -244,7 +245,7 @@ def test_invalid_labels_and_distortions_are_named(unchecked, function, call, mes
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "message"),
     [
         (lambda: coding.coding_rate(FLAT, eps=1e-30), "take a larger eps"),
@@ -280,9 +281,9 @@ SCALES = [(torch.float32, scale) for scale in (1e-35, 1e-25, 1e25, 1e35)] + [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "scale"), SCALES)
-@pytest.mark.parametrize("soft", [False, True], ids=["labels", "memberships"])
-@pytest.mark.parametrize(("n", "d"), [(20, 6), (6, 20)])
+@each_case(("dtype", "scale"), SCALES)
+@each_case("soft", [False, True], ids=["labels", "memberships"])
+@each_case(("n", "d"), [(20, 6), (6, 20)])
 def test_features_and_distortion_of_one_scale_have_the_rates_of_ordinary_ones(dtype, scale, soft, n, d):
     X, eps = normal(n, d), 0.5
     labels = normal(n, 2, seed=1).softmax(1) if soft else torch.arange(n) % 2
@@ -316,8 +317,8 @@ def test_features_and_distortion_of_one_scale_have_the_rates_of_ordinary_ones(dt
     close(difference, gradient - class_gradient, float(gradient.abs().max()))
 
 
-@pytest.mark.parametrize("n", [50, 4])
-@pytest.mark.parametrize("scale", [1e-2, 1e-4, 1e-7])
+@each_case("n", [50, 4])
+@each_case("scale", [1e-2, 1e-4, 1e-7])
 def test_tiny_features_have_a_rate_to_all_digits(n, scale):
     X, d, labels = normal(n, 8), 8, torch.arange(n) % 2
     expected = 0.5 * (d / (n * 0.25) * (scale * torch.linalg.svdvals(X)).square()).log1p().sum()  # eps = 1/2
@@ -332,7 +333,7 @@ def test_tiny_features_have_a_rate_to_all_digits(n, scale):
     assert float(moments.coding_rate(eps=0.5)) == pytest.approx(float(expected), rel=1e-12)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("dtype", "scale", "eps"),
     [
         (torch.float32, 1e30, 1.0),

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.problems.rate_reduction import textbook_class_rate
 from transformer_theory.metrics import coding
 
@@ -30,7 +31,7 @@ def autograd(function, X):
     return torch.autograd.grad(function(leaf), leaf)[0]
 
 
-@pytest.mark.parametrize(("n", "d", "classes"), SHAPES)
+@each_case(("n", "d", "classes"), SHAPES)
 def test_gradients_are_autograds(n, d, classes):
     X, y = sample(n, d, classes)
     rate, class_rate = (
@@ -44,7 +45,7 @@ def test_gradients_are_autograds(n, d, classes):
     assert_close(coding.rate_reduction_gradient(X, gap, eps=EPS), rate - class_rate, rtol=1e-10, atol=1e-13)
 
 
-@pytest.mark.parametrize(("n", "d", "classes"), SHAPES)
+@each_case(("n", "d", "classes"), SHAPES)
 def test_soft_gradients_are_autograds(n, d, classes):
     X, _ = sample(n, d, classes)
     P = torch.softmax(torch.randn(n, classes, dtype=X.dtype, generator=torch.Generator().manual_seed(1)), 1)
@@ -53,7 +54,7 @@ def test_soft_gradients_are_autograds(n, d, classes):
     assert_close(coding.rate_reduction_gradient(X, P, eps=EPS), expected, rtol=1e-10, atol=1e-13)
 
 
-@pytest.mark.parametrize(("n", "d", "classes"), SHAPES)
+@each_case(("n", "d", "classes"), SHAPES)
 def test_operators_are_the_inverses_and_make_the_gradient(n, d, classes):
     X, y = sample(n, d, classes)
     E, C = coding.expansion_operator(X, eps=EPS), coding.compression_operators(X, y, eps=EPS)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.metrics import coding
 
 EPS = 0.5
@@ -92,7 +93,7 @@ def test_float32_agrees_with_float64():
 X, HALVES = torch.ones(3, 2), torch.full((3, 2), 0.5)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "message"),
     [
         (lambda: coding.class_coding_rates(X, 0.9 * HALVES, eps=1.0), "sum to 1, got one that is 0.1 off"),

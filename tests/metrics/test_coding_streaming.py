@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.problems.ranks import on_two_ranks
 from transformer_theory.metrics import coding
 from transformer_theory.metrics.coding import SecondMoments
@@ -136,7 +137,7 @@ def test_ranks_of_different_dimensions_all_raise(tmp_path):
 LABELS = torch.tensor([0, 1, 1])
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "message"),
     [
         (lambda: SecondMoments().rate_reduction(eps=1.0), "got an empty state"),

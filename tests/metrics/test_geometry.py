@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory import metrics
 
 
@@ -124,7 +125,7 @@ def test_everything_exported_is_documented():
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
+@each_case(
     ("call", "message"),
     [
         (lambda: metrics.neural_collapse(torch.zeros(3, 2), torch.zeros(2).long()), "one label each"),
@@ -162,7 +163,7 @@ SCALES = [(torch.float32, scale) for scale in (1e-36, 1e-23, 1e18, 1e36)] + [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "scale"), SCALES)
+@each_case(("dtype", "scale"), SCALES)
 def test_rank_collapse_does_not_depend_on_the_scale(generator, dtype, scale):
     X = normal(2, 7, 5, generator=generator) + 1.0
     expected = (X - X.mean(1, keepdim=True)).flatten(1).norm(dim=1) / X.flatten(1).norm(dim=1)

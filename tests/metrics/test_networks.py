@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.problems.networks import Net, built, seen_in, theory_metrics, tokens
 from transformer_theory import metrics
 from transformer_theory.core.metric import Activations
@@ -29,8 +30,8 @@ from transformer_theory.probes import probe
 from transformer_theory.theories import list_theories
 
 
-@pytest.mark.parametrize("shape", [(99, 99), (100, 130), (300, 150), (3, 7)])
-@pytest.mark.parametrize("kind", ["normal", "centred", "heavy tails", "rank one", "orthonormal"])
+@each_case("shape", [(99, 99), (100, 130), (300, 150), (3, 7)])
+@each_case("kind", ["normal", "centred", "heavy tails", "rank one", "orthonormal"])
 def test_the_stable_rank_of_a_weight(shape, kind):
     """Rows and columns of centred matrices sum to zero: a vector of ones finds no singular vector of them."""
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -78,7 +79,7 @@ def test_rows_without_any_allowed_key_are_left_out():
         assert_close(one.value, other.value, rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "make", [AttentionStatistics, AttentionSelection, Geometry, FeatureRates, NeuralCollapse, AttentionMaps]
 )
 def test_merging_is_the_union(make):
@@ -334,7 +335,7 @@ class Bilinear:
         return self.W
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("dtype", "scale"),
     [(torch.float32, 1e-36), (torch.float32, 1e-23), (torch.float32, 1e19), (torch.float64, 1e-200)],
 )

@@ -10,6 +10,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.problems.crate import gaussian
 from tests.problems.networks import seen_in
 from transformer_theory import models
@@ -52,8 +53,8 @@ def test_weights_are_the_softmax_of_scaled_inner_products():
             )
 
 
-@pytest.mark.parametrize("masked", ["all", "causal", "random"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@each_case("masked", ["all", "causal", "random"])
+@each_case("dtype", [torch.float32, torch.float64])
 def test_definitions_agree_with_the_fused_kernel(masked, dtype):
     Q, K, V = (x.detach() for x in matrices(dtype=dtype, tokens=(7, 5)))
     visible = torch.rand(2, 1, 7, 5, generator=torch.Generator().manual_seed(0)) > 0.5
@@ -81,8 +82,8 @@ def test_weights_are_differentiable():
     assert torch.autograd.gradcheck(lambda q, k: attention_weights(q, k, mask=causal_mask(3, 3)), (Q, K))
 
 
-@pytest.mark.parametrize("heads", [None, 3])
-@pytest.mark.parametrize("kind", ["combined", "factored", "tied"])
+@each_case("heads", [None, 3])
+@each_case("kind", ["combined", "factored", "tied"])
 def test_scores_of_tokens_are_bilinear(kind, heads):
     front = () if heads is None else (heads,)
     parameters = {
@@ -109,7 +110,7 @@ def test_scores_of_tokens_are_bilinear(kind, heads):
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
+@each_case(
     ("call", "message"),
     [
         (
@@ -168,7 +169,7 @@ def test_in_bfloat16_the_kernel_is_the_definition_to_two_roundings(autocast):
         assert (value.double() - true).norm() < 2 * 2**-8 * true.norm()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("dtype", "tokens", "fused"),
     [
         (torch.bfloat16, (5, 7), False),
@@ -210,8 +211,8 @@ def test_probes_see_the_kernel_and_do_not_change_the_output(dtype):
 # the kernel of one matrix
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("shape", [(7, 4), (3, 7, 4), (2, 3, 7, 4), (1, PLAIN_TIED_TOKENS + 1, 4)])
+@each_case("is_causal", [False, True])
+@each_case("shape", [(7, 4), (3, 7, 4), (2, 3, 7, 4), (1, PLAIN_TIED_TOKENS + 1, 4)])
 def test_tied_attention_is_attention_of_three_equal_matrices(shape, is_causal):
     W, weight = gaussian(*shape).requires_grad_(), gaussian(*shape, seed=1)
     result = tied_attention(W, scale=0.7, is_causal=is_causal)
@@ -228,8 +229,8 @@ def test_both_derivatives_of_tied_attention_are_those_of_finite_differences(is_c
     assert torch.autograd.gradgradcheck(lambda W: tied_attention(W, scale=0.5, is_causal=is_causal), W)
 
 
-@pytest.mark.parametrize("tokens", [5, PLAIN_TIED_TOKENS + 1])
-@pytest.mark.parametrize("is_causal", [False, True])
+@each_case("tokens", [5, PLAIN_TIED_TOKENS + 1])
+@each_case("is_causal", [False, True])
 def test_directional_derivatives_of_tied_attention_are_those_of_finite_differences(is_causal, tokens):
     W, V, h = gaussian(2, tokens, 3), gaussian(2, tokens, 3, seed=1), 1e-5
 

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory import models
 from transformer_theory.core.statistics import EQUAL_NORM, EQUAL_SCALE, EQUAL_SPECTRUM, HELD_INPUTS, UNTRAINED
 from transformer_theory.models.copies import Copies
@@ -106,8 +107,8 @@ def thirds(name: str, value: torch.Tensor, network: nn.Module) -> list[torch.Ten
     return [value.flatten(1)]
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("kind", [EQUAL_SCALE, EQUAL_SPECTRUM])
+@each_case("name", NETWORKS)
+@each_case("kind", [EQUAL_SCALE, EQUAL_SPECTRUM])
 def test_entries_or_spectra_of_all_matrices_are_kept_and_everything_else_as_it_is(name, kind):
     build, kept = NETWORKS[name]
     network = seeded(build)
@@ -138,7 +139,7 @@ def test_entries_or_spectra_of_all_matrices_are_kept_and_everything_else_as_it_i
     assert all(torch.equal(value, buffers[key]) for key, value in drawn.named_buffers())
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@each_case("name", NETWORKS)
 def test_fresh_copies(name):
     network = seeded(NETWORKS[name][0])
     for parameter in network.parameters():
@@ -162,7 +163,7 @@ def test_fresh_copies(name):
                 assert new.std() > 0
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@each_case("name", NETWORKS)
 def test_draws_follow_from_the_seed_and_leave_network_and_generator_as_they_are(name):
     network = seeded(NETWORKS[name][0]).train()
     before, state, grads = (
@@ -251,8 +252,8 @@ def test_grouped_heads_and_stacks_of_matrices():
     assert copies.matrices == 5
 
 
-@pytest.mark.parametrize("parametrise", [parametrizations.weight_norm, parametrizations.spectral_norm])
-@pytest.mark.parametrize("trainable", [True, False])
+@each_case("parametrise", [parametrizations.weight_norm, parametrizations.spectral_norm])
+@each_case("trainable", [True, False])
 def test_parametrised_matrices(parametrise, trainable):
     network = seeded(lambda: nn.Sequential(parametrise(nn.Linear(6, 5)), nn.ReLU(), nn.Linear(5, 4)))
     network.train().requires_grad_(trainable)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.problems.crate import released_logits
 from transformer_theory import models
 from transformer_theory.models.crate import (
@@ -62,7 +63,7 @@ def weights():
     return weights
 
 
-@pytest.mark.parametrize("name", SIZES)
+@each_case("name", SIZES)
 def test_sizes_are_those_of_the_released_networks(name):
     parameters, dim, heads, depth = SIZES[name]
     with torch.device("meta"):
@@ -223,7 +224,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "message"), WRONG)
+@each_case(("arguments", "message"), WRONG)
 def test_invalid_arguments_are_named(arguments, message, unchecked):
     with pytest.raises((ValueError, TypeError), match=message):
         models.CRATE.for_tokens(16, 4, 10, **arguments)

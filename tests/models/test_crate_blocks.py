@@ -11,6 +11,7 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 from benchmarks.baselines.crate import FusedAttention, SoftmaxAttention, ThreeProductIsta
+from tests.cases import each_case
 from tests.problems.crate import gaussian, released_statistics_by_loops, statistics_by_loops
 from transformer_theory.models import CRATE
 from transformer_theory.models import crate as blocks
@@ -82,7 +83,7 @@ def after(module, tokens):
             return crate.released_step(tokens, U, linear.weight.T.unflatten(0, (3, 4)), linear.bias)
 
 
-@pytest.mark.parametrize("name", COMPRESSIONS)
+@each_case("name", COMPRESSIONS)
 def test_a_compression_block_returns_the_change_of_its_step(name):
     module, tokens = block(name), gaussian(2, 5, 12)
     for weight in ("temperature", "temp", "denom_bias"):  # constant at first
@@ -101,7 +102,7 @@ def test_the_step_of_token_statistics_is_given_as_its_share():
     assert_close(tokens + module(tokens[None])[0], stepped)
 
 
-@pytest.mark.parametrize("name", ["released", "paper", "causal released", "causal paper"])
+@each_case("name", ["released", "paper", "causal released", "causal paper"])
 def test_bilinear_gives_the_scores_of_the_kernel(name):
     module, tokens = block(name), gaussian(5, 12)
     scores = torch.einsum("id,kde,je->kji", tokens, module.bilinear(), tokens)  # [head, query, key]
@@ -111,8 +112,8 @@ def test_bilinear_gives_the_scores_of_the_kernel(name):
     assert_close(module.attend(tokens[None], scale=1.0 if "paper" in name else 0.5)[0], expected)
 
 
-@pytest.mark.parametrize("higher", [2.8, 30.0, 300.0])
-@pytest.mark.parametrize("name", [name for name in COMPRESSIONS if "token statistics" in name])
+@each_case("higher", [2.8, 30.0, 300.0])
+@each_case("name", [name for name in COMPRESSIONS if "token statistics" in name])
 def test_memberships_that_underflow_give_no_nan(name, higher):
     """In float32 a head has no member: logits of equal tokens differ by (tau_2 - tau_1) p, more than the 104
     that exp can represent.
@@ -135,7 +136,7 @@ def test_memberships_that_underflow_give_no_nan(name, higher):
     assert all(bool(each.grad.isfinite().all()) for each in (tokens, *module.parameters()))
 
 
-@pytest.mark.parametrize("name", [name for name in COMPRESSIONS if name.startswith("causal")])
+@each_case("name", [name for name in COMPRESSIONS if name.startswith("causal")])
 def test_a_causal_block_does_not_depend_on_later_tokens(name):
     module, tokens = block(name), gaussian(2, 7, 12)
     other = torch.cat([tokens[:, :4], gaussian(2, 3, 12, seed=5)], dim=1)
@@ -149,7 +150,7 @@ def test_a_causal_block_does_not_depend_on_later_tokens(name):
     assert (plain(other)[:, :4] - plain(tokens)[:, :4]).norm() > 1e-3 * past.norm()
 
 
-@pytest.mark.parametrize("name", COMPRESSIONS)
+@each_case("name", COMPRESSIONS)
 def test_every_parameter_gets_a_gradient_also_under_autocast(name):
     torch.manual_seed(0)
     module, tokens = COMPRESSIONS[name](12, **SIZES), gaussian(2, 5, 12).float()
@@ -181,7 +182,7 @@ def test_orthogonal_subspaces_must_fit_into_the_dimension():
         blocks.orthogonal(blocks.PaperAttention(12, heads=3, head_dim=5))
 
 
-@pytest.mark.parametrize("name", SPARSIFICATIONS)
+@each_case("name", SPARSIFICATIONS)
 def test_a_sparsification_block_is_its_steps(name):
     torch.manual_seed(0)
     module, tokens = SPARSIFICATIONS[name](12).double(), gaussian(2, 5, 12)
@@ -203,8 +204,8 @@ def test_a_new_dictionary_of_square_size_allows_the_released_step():
     assert 0.5 < blocks.Ista(192).relative_step() < 1
 
 
-@pytest.mark.parametrize("sparsify", SPARSIFICATIONS)
-@pytest.mark.parametrize("attention", COMPRESSIONS)
+@each_case("sparsify", SPARSIFICATIONS)
+@each_case("attention", COMPRESSIONS)
 def test_a_layer_takes_any_pair_of_blocks(attention, sparsify):
     torch.manual_seed(0)
     layer = blocks.Layer(

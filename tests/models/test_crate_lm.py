@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.problems.crate import next_token_logits
 from transformer_theory import models
 from transformer_theory.models import crate as block
@@ -41,8 +42,8 @@ def entropy(probabilities):
     return float(torch.special.entr(probabilities).sum())
 
 
-@pytest.mark.parametrize("sparsify", [block.Ista, block.OvercompleteIsta])
-@pytest.mark.parametrize("attention", ATTENTION)
+@each_case("sparsify", [block.Ista, block.OvercompleteIsta])
+@each_case("attention", ATTENTION)
 def test_a_logit_does_not_depend_on_later_tokens(attention, sparsify):
     model = built(attention=ATTENTION[attention], sparsify=sparsify).double()
     ids = torch.randint(7, (3, 12), generator=torch.Generator().manual_seed(1))
@@ -268,8 +269,8 @@ def test_a_block_that_needs_a_context_gets_that_of_the_model(unchecked):
 # generation from stored tokens
 
 
-@pytest.mark.parametrize("sparsify", [block.Ista, block.OvercompleteIsta])
-@pytest.mark.parametrize("attention", ATTENTION)
+@each_case("sparsify", [block.Ista, block.OvercompleteIsta])
+@each_case("attention", ATTENTION)
 def test_new_tokens_after_stored_ones_are_those_of_the_whole_sequence(attention, sparsify):
     model = built(attention=ATTENTION[attention], sparsify=sparsify).double()
     if attention == "released token statistics":
@@ -284,7 +285,7 @@ def test_new_tokens_after_stored_ones_are_those_of_the_whole_sequence(attention,
             assert_close(last, logits[:, n - 1], atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("attention", ATTENTION)
+@each_case("attention", ATTENTION)
 def test_stored_tokens_change_no_sample(attention, monkeypatch):
     model = built(attention=ATTENTION[attention]).double()
     prompt = torch.randint(7, (2, 3), generator=torch.Generator().manual_seed(1))

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory import models
 from transformer_theory.models.decoder import Decoder, PostNorm, PreNorm, Sinusoidal
 
@@ -101,7 +102,7 @@ def test_start_is_near_uniform():
     assert_close(-spread.mean(), torch.tensor(math.log(1000)), rtol=0.1, atol=0.0)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "message"),
     [
         (lambda: small(vocabulary=1), "vocabulary must be at least 2"),

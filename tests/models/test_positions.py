@@ -6,6 +6,7 @@ import torch
 from PIL import Image
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory import models
 from transformer_theory.models import resized_positions
 
@@ -32,7 +33,7 @@ def along_one_axis(old, new):
     return weights / weights.sum(1, keepdims=True)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("old", "new"),
     [((4, 4), (8, 8)), ((8, 8), (3, 3)), ((14, 14), (16, 16)), ((6, 4), (5, 9)), ((2, 2), (7, 7))],
 )
@@ -65,7 +66,7 @@ def test_without_a_source_the_grid_is_a_square_and_an_equal_grid_changes_nothing
     assert torch.equal(without, resized_positions(positions, (6, 6))[:, 1:])
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("shape", "arguments", "message"),
     [
         ((1, 18, 3), {}, r"a grid of 4 x 4 patches behind 1 kept, got 18 for a grid of 2 x 2; pass source="),

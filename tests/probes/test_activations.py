@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.problems.networks import WIDE, Attention, Block, Keep, Net, built, seen_in, tokens
 from transformer_theory.metrics import AttentionStatistics, Geometry
 from transformer_theory.models import CRATE, ViT
@@ -66,10 +67,10 @@ def test_scores_are_bilinear_in_the_tokens():
     )
 
 
-@pytest.mark.parametrize("batch_first", [True, False])
-@pytest.mark.parametrize("masks", ["none", "padding", "boolean", "both", "additive", "per head"])
-@pytest.mark.parametrize("kind", ["plain", "other widths", "extra keys"])
-@pytest.mark.parametrize("asks_weights", [True, False])
+@each_case("batch_first", [True, False])
+@each_case("masks", ["none", "padding", "boolean", "both", "additive", "per head"])
+@each_case("kind", ["plain", "other widths", "extra keys"])
+@each_case("asks_weights", [True, False])
 def test_multihead_attention_reports_the_same_weights(batch_first, masks, kind, asks_weights):
     if kind == "other widths":
         layer = nn.MultiheadAttention(8, 2, kdim=5, vdim=3, batch_first=batch_first)
@@ -112,9 +113,9 @@ def test_multihead_attention_reports_the_same_weights(batch_first, masks, kind, 
     )
 
 
-@pytest.mark.parametrize("norm_first", [True, False])
-@pytest.mark.parametrize("batch_first", [True, False])
-@pytest.mark.parametrize("training", [True, False])
+@each_case("norm_first", [True, False])
+@each_case("batch_first", [True, False])
+@each_case("training", [True, False])
 def test_torchs_encoder_is_seen_in_spite_of_its_fused_path(norm_first, batch_first, training):
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=batch_first, norm_first=norm_first)
     model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).train(training)
@@ -199,9 +200,9 @@ def test_several_attentions_of_a_block_count_their_heads_on():
     }
 
 
-@pytest.mark.parametrize("queries", [1, 2, 3, 4])
-@pytest.mark.parametrize("keys", [1, 2, 3, 4])
-@pytest.mark.parametrize("groups", [1, 2, 4])
+@each_case("queries", [1, 2, 3, 4])
+@each_case("keys", [1, 2, 3, 4])
+@each_case("groups", [1, 2, 4])
 def test_heads_share_keys_and_values_whatever_the_number_of_tokens(queries, keys, groups):
     query, key, value = tokens(2, 4, queries, 5), tokens(2, groups, keys, 5), tokens(2, groups, keys, 4)
     call = of_scaled_dot_product(query, key, value, enable_gqa=True)

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.problems.networks import Keep, built, seen_in, tokens
 from transformer_theory.metrics import AttentionStatistics
 from transformer_theory.probes import probe
@@ -83,8 +84,8 @@ def entropies(weights: torch.Tensor) -> torch.Tensor:
     return torch.special.entr(weights).sum(-1).mean((0, 1, 3))
 
 
-@pytest.mark.parametrize("way", ["plain", "depthwise", "normalised", "rotated"])
-@pytest.mark.parametrize("order", ["b w h", "b h w", "(b h), w", "b, h, w", "b, w, h"])
+@each_case("way", ["plain", "depthwise", "normalised", "rotated"])
+@each_case("order", ["b w h", "b h w", "(b h), w", "b, h, w", "b, w, h"])
 def test_windows_are_sequences_and_heads_are_heads(order, way):
     model = built(lambda: nn.Sequential(Block(Windows(order, way)), Block(Windows(order, way)))).eval()
     x = torch.randn(B, C, S, S, generator=torch.Generator().manual_seed(0))
@@ -231,7 +232,7 @@ REFUSED["landmarks"] = (lambda: Landmarks(first=False), "low-rank")
 REFUSED["landmarks, values first"] = (lambda: Landmarks(first=True), "low-rank")
 
 
-@pytest.mark.parametrize("kind", REFUSED)
+@each_case("kind", REFUSED)
 def test_what_is_no_attention_over_tokens_has_a_reason_and_no_rows(kind):
     make, reason = REFUSED[kind]
     model = built(lambda: nn.Sequential(Block(make()), Block(make()))).eval()

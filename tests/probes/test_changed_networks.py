@@ -12,6 +12,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import transformer_theory as tt
+from tests.cases import each_case
 from tests.probes.test_changed_pass import uniform, vit
 from transformer_theory.core.intervention import BlockPass, NotChanged
 from transformer_theory.models import ViT
@@ -69,8 +70,8 @@ WRAPPERS = {
 
 # the compiler does not follow the checks of shapes reliably
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("change", SITES)
-@pytest.mark.parametrize("wrapper", WRAPPERS)
+@each_case("change", SITES)
+@each_case("wrapper", WRAPPERS)
 def test_wrapped_networks_are_changed_like_plain_ones(wrapper, change):
     expected = changed(vit(), change)
     model = WRAPPERS[wrapper](vit())
@@ -123,8 +124,8 @@ def test_weights_that_lie_in_parts_are_not_replaced():
             joma.leading_directions(read)
 
 
-@pytest.mark.parametrize(("dtype", "rtol"), [(torch.bfloat16, 0.03), (torch.float16, 0.003)])
-@pytest.mark.parametrize("change", SITES)
+@each_case(("dtype", "rtol"), [(torch.bfloat16, 0.03), (torch.float16, 0.003)])
+@each_case("change", SITES)
 def test_changes_in_half_precision(change, dtype, rtol):
     expected, model = changed(vit(), change), vit().to(dtype)
     found = changed(model, change, X.to(dtype))
@@ -345,7 +346,7 @@ def not_finite() -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("make", "inputs", "labels", "line"),
     [
         (without_values, X, None, "ViT must have weights, got parameters on the meta device"),

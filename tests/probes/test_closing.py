@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.problems.networks import Keep, Net, built, tokens
 from transformer_theory import measure
 from transformer_theory.metrics import AttentionStatistics
@@ -43,7 +44,7 @@ def in_thread(action):
         return pool.submit(action).result()
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (1, 2, 0), (2, 1, 0), (0, 2, 1), (2, 0, 1)])
+@each_case("order", [(0, 1, 2), (1, 0, 2), (1, 2, 0), (2, 1, 0), (0, 2, 1), (2, 0, 1)])
 def test_probes_close_in_any_order(order):
     """Each probe measures the passes while it is open, neither more nor fewer."""
     model, x = built(Net).eval(), tokens(2, 5, 8)

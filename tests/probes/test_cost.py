@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.cases import each_case
 from transformer_theory.core import memory
 from transformer_theory.core.metric import Metric
 from transformer_theory.core.statistics import EQUAL_NORM, EQUAL_SPECTRUM, HELD_INPUTS, UNTRAINED
@@ -126,7 +127,7 @@ def test_available_memory_of_a_gpu(monkeypatch):
 # --- the estimate
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("one", "many", "n", "part"),
     [
         (5.0, 7.0, 2, Part(3.0, 2.0)),

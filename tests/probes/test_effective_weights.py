@@ -12,6 +12,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations, prune
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.problems.networks import Keep, theory_metrics, tokens
 from transformer_theory.probes import probe
 
@@ -171,7 +172,7 @@ def expected(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     return key.unflatten(0, (H, -1)).mT @ query.unflatten(0, (H, -1)) / (D // H) ** 0.5
 
 
-@pytest.mark.parametrize("wrap", WRAPS)
+@each_case("wrap", WRAPS)
 def test_the_effective_weight_is_found(wrap):
     model = network(lambda: Attention(WRAPS[wrap]))
     found = bilinear(model)
@@ -186,7 +187,7 @@ def test_numbers_of_plain_layers_are_the_weights_themselves():
         assert torch.equal(W, expected(block.attention.q.weight, block.attention.k.weight))
 
 
-@pytest.mark.parametrize("query", ["adapter", "product of maps", "pruned", "plain"])
+@each_case("query", ["adapter", "product of maps", "pruned", "plain"])
 def test_queries_and_keys_may_be_computed_in_different_ways(query):
     model = network(
         lambda: Attention(WRAPS[query], lambda linear: nn.Sequential(nn.Linear(D, 3), nn.Linear(3, D)))
@@ -231,7 +232,7 @@ FUSED = {
 }
 
 
-@pytest.mark.parametrize("adapt", FUSED)
+@each_case("adapt", FUSED)
 def test_adapters_of_a_fused_map(adapt):
     model = network(lambda: Fused(FUSED[adapt]))
     for W, block in zip(bilinear(model), model, strict=True):
@@ -313,7 +314,7 @@ REASONS = {
 }
 
 
-@pytest.mark.parametrize("case", sorted(REASONS.keys() - {"other tokens"}))
+@each_case("case", sorted(REASONS.keys() - {"other tokens"}))
 def test_the_reason_is_the_true_one(case):
     options, words = REASONS[case]
     found = reason(network(lambda: Attention(WRAPS["plain"], **options)))
@@ -369,12 +370,12 @@ NO_BIASES = {
 }
 
 
-@pytest.mark.parametrize("case", BIASES)
+@each_case("case", BIASES)
 def test_a_mask_of_numbers_is_a_bias(case):
     assert "a bias is added to the scores" in reason(network(lambda: Masked(**BIASES[case])))
 
 
-@pytest.mark.parametrize("case", NO_BIASES)
+@each_case("case", NO_BIASES)
 def test_a_mask_that_only_blocks_is_no_bias(case):
     model = network(lambda: Masked(**NO_BIASES[case]))
     for W, block in zip(bilinear(model), model, strict=True):

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.probes.test_layouts import DEPTH, Attention, D, H, N, Noted, PreNorm, Sparse, T, hidden_sum, mlp
 from tests.problems.networks import Keep, built, tokens
 from transformer_theory.data import TokenData
@@ -70,14 +71,14 @@ def the_stream_is_found(model: Noted, *, same=torch.equal, x: torch.Tensor | Non
     return keep
 
 
-@pytest.mark.parametrize("both", [True, False])
-@pytest.mark.parametrize("after", AFTER)
+@each_case("both", [True, False])
+@each_case("after", AFTER)
 def test_what_follows_the_sum_belongs_to_every_block(after, both):
     the_stream_is_found(built(lambda: Lists(after, both=both)).eval())
 
 
-@pytest.mark.parametrize("after", AFTER)
-@pytest.mark.parametrize("depth", [1, 2])
+@each_case("after", AFTER)
+@each_case("depth", [1, 2])
 def test_a_list_that_runs_twice_and_a_single_block(after, depth):
     """What followed the sum after the attention follows the sum after the MLP; the last norm does not."""
     the_stream_is_found(built(lambda: Lists(after, depth=1)).eval())
@@ -149,7 +150,7 @@ def channels_first(attention, rest, x):
 STEPS = {step.__name__: step for step in (deep_norm, halved, in_place, parallel, gated, channels_first)}
 
 
-@pytest.mark.parametrize("step", STEPS)
+@each_case("step", STEPS)
 def test_the_last_block_ends_like_the_others(step):
     the_stream_is_found(built(lambda: Steps(step, 3)).eval())
     if step in ("deep_norm", "halved", "in_place"):
@@ -276,8 +277,8 @@ class Branches(Noted):
         return x.mean(1)
 
 
-@pytest.mark.parametrize("branches", [2, 3])
-@pytest.mark.parametrize("how", [*SUMS, "loop", "generator"])
+@each_case("branches", [2, 3])
+@each_case("how", [*SUMS, "loop", "generator"])
 def test_parallel_attentions_are_one_layer(how, branches):
     """Streams to the last bit, or to rounding where the probe adds the terms itself; heads count on."""
     model = built(lambda: Branches(how, branches=branches)).eval()
@@ -315,7 +316,7 @@ class Mixed(Noted):
         return x.mean(1)
 
 
-@pytest.mark.parametrize("order", ["ambn", "abmn", "mnab", "mabn"])
+@each_case("order", ["ambn", "abmn", "mnab", "mabn"])
 def test_attentions_and_mlps_in_one_sum(order):
     the_stream_is_found(built(lambda: Mixed(order)).eval(), same=lambda a, b: torch.allclose(a, b, atol=1e-6))
 

@@ -9,6 +9,7 @@ import math
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.core.intervention import Control, Intervention, NotChanged
 from transformer_theory.core.measurement import Null
 from transformer_theory.core.sources import Source
@@ -62,8 +63,8 @@ DISTRIBUTIONS = {
 }
 
 
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
-@pytest.mark.parametrize(("n", "draws"), [(4, 1), (8, 3), (64, 9)])
+@each_case("distribution", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
+@each_case(("n", "draws"), [(4, 1), (8, 3), (64, 9)])
 def test_findings_among_exchangeable_changes_are_as_rare_as_the_level(distribution, n, draws):
     """400 times, with an effect of each sequence that all its changes share."""
     generator = torch.Generator().manual_seed(0)

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.problems.networks import Keep, built, seen_in, tokens
 from transformer_theory.probes import NoAttention, probe
 
@@ -83,7 +84,7 @@ def network(way) -> nn.Module:
     return built(lambda: nn.Sequential(*(Block(Attention(way)) for _ in range(2)), nn.Softmax(-1)))
 
 
-@pytest.mark.parametrize("way", WAYS[1:])
+@each_case("way", WAYS[1:])
 def test_written_out_attention_is_seen_as_the_kernel_is(way):
     """Same weights, queries, keys and values in the same places; heads and masks as well."""
     x = tokens(3, 5, 8)
@@ -108,7 +109,7 @@ def test_written_out_attention_is_seen_as_the_kernel_is(way):
         assert_close(seen.after_attention, expected.after_attention)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each_case("way", WAYS)
 def test_nothing_changes(way):
     """Outputs, gradients and random state in training, with dropout."""
     results = []
@@ -125,7 +126,7 @@ def test_nothing_changes(way):
     assert all(torch.equal(a, b) for a, b in zip(*results))
 
 
-@pytest.mark.parametrize("way", WAYS)
+@each_case("way", WAYS)
 def test_the_bilinear_form_is_found_in_the_projections(way):
     for seen in seen_in(network(way).eval(), tokens(3, 5, 8)).of("attention"):
         scores = torch.einsum("bjd,hde,bie->bhij", seen.tokens, seen.bilinear, seen.tokens)
@@ -171,7 +172,7 @@ def normalised(module, q, k, v):
     return timm(module, functional.normalize(q, dim=-1), functional.normalize(k, dim=-1), v)
 
 
-@pytest.mark.parametrize("way", [rotary, relative, relative_in_the_kernel, temperature, normalised])
+@each_case("way", [rotary, relative, relative_in_the_kernel, temperature, normalised])
 def test_scores_that_are_no_bilinear_form_have_none(way):
     """Weights are seen; W is not claimed."""
     seen = seen_in(network(way).eval(), tokens(3, 5, 8)).of("attention")
@@ -243,7 +244,7 @@ class OverQueries(nn.Module):
         return (x @ x.mT).softmax(1) @ x
 
 
-@pytest.mark.parametrize("kind", [Router, Dispatch, Pooling, SoftWords, TalkingHeads, OverQueries])
+@each_case("kind", [Router, Dispatch, Pooling, SoftWords, TalkingHeads, OverQueries])
 def test_what_only_looks_like_attention_is_not_taken_for_it(kind):
     model = built(kind)
     with (

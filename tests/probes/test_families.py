@@ -10,9 +10,11 @@ from torch.testing import assert_close
 
 from benchmarks._families import FAMILIES, inputs_of, model_of
 from benchmarks.probe_families import exact_layers, metrics_for, observed, streams_of, trained
+from tests.cases import each_case
 from transformer_theory.probes import NoAttention, probe
 
-pytest.importorskip("transformers")
+if find_spec("transformers") is None:
+    pytest.skip("transformers is not installed", allow_module_level=True)
 INSTALLED = {
     name: family
     for name, family in FAMILIES.items()
@@ -23,7 +25,7 @@ HALF = [(*case, dtype) for case in CASES for dtype in (torch.bfloat16, torch.flo
 HALF.remove(("CRATE of this library", "", torch.float16))  # which refuses float16 on a CPU
 
 
-@pytest.mark.parametrize(("name", "implementation"), CASES)
+@each_case(("name", "implementation"), CASES)
 def test_the_stream_and_the_attention_are_seen(name, implementation):
     family = FAMILIES[name]
     model = model_of(family, implementation)

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.problems.networks import Keep, tokens
 from transformer_theory import models
 from transformer_theory.core.statistics import EQUAL_SCALE
@@ -102,7 +103,7 @@ def outputs_of_blocks(network: nn.Module, inputs, blocks: str) -> list[torch.Ten
     return seen
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@each_case("name", NETWORKS)
 def test_every_layer_is_that_of_a_network_with_this_layer_randomised(name):
     _, inputs, blocks = NETWORKS[name]
     network = made(name)

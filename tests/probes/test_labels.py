@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import normalize
 
+from tests.cases import each_case
 from tests.problems.networks import Keep, theory_metrics, tokens
 from transformer_theory import measure, models, probe
 from transformer_theory.core.validation import as_labels
@@ -66,8 +67,8 @@ def assert_same(found: dict, expected: dict) -> None:
             assert math.isclose(found[key][0], value, rel_tol=1e-5, abs_tol=1e-6), key
 
 
-@pytest.mark.parametrize("missing", [-100, -1])
-@pytest.mark.parametrize("batch", [N, 32])
+@each_case("missing", [-100, -1])
+@each_case("batch", [N, 32])
 def test_sequences_without_label_are_left_out(missing, batch):
     """Every quantity of the labels is that of the sequences that have one."""
     expected = rows(Y[KNOWN], X[KNOWN])
@@ -80,7 +81,7 @@ def test_no_label_at_all_is_like_no_labels():
     assert rows(torch.full((N,), -100)).keys() == rows(None).keys()
 
 
-@pytest.mark.parametrize("kind", [np.array, list, tuple, torch.tensor])
+@each_case("kind", [np.array, list, tuple, torch.tensor])
 def test_booleans_are_two_classes(kind):
     assert_same(rows(kind((Y > 0).tolist())), rows((Y > 0).long()))
 
@@ -115,7 +116,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("case", BAD)
+@each_case("case", BAD)
 def test_other_labels_are_refused_in_one_line(unchecked, case):
     labels, words = BAD[case]
     model = network()

@@ -12,6 +12,7 @@ from torch.nn import functional
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
+from tests.cases import each_case
 from tests.problems.networks import Keep, all_metrics, built, tokens
 from transformer_theory.core.metric import Metric
 from transformer_theory.data import TokenData
@@ -251,7 +252,7 @@ LAYOUTS |= {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@each_case("layout", LAYOUTS)
 def test_the_stream_is_found(layout):
     """Z, Z+ and the output of every layer to the last bit; W of every head gives the observed weights."""
     model, keep = built(LAYOUTS[layout]).eval(), Keep()
@@ -275,7 +276,7 @@ def test_the_stream_is_found(layout):
         assert_close(difference, difference.mean(-2, keepdim=True).expand_as(difference), rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("layout", sorted(LAYOUTS.keys() - {"in place"}))  # autograd itself refuses that one
+@each_case("layout", sorted(LAYOUTS.keys() - {"in place"}))  # autograd itself refuses that one
 def test_nothing_changes(layout):
     """Outputs, gradients and random state in training, to the last bit."""
     results = []
@@ -371,8 +372,8 @@ def test_features_need_no_attention():
             model(x)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("way", ["fused", "written out", "heads first"])
+@each_case("dtype", [torch.bfloat16, torch.float16])
+@each_case("way", ["fused", "written out", "heads first"])
 def test_half_precision(way, dtype):
     """Weights are distributions to the precision of float32, and every metric measures."""
     model, keep = built(lambda: Blocks(way=way)).to(dtype).eval(), Keep()

@@ -6,6 +6,7 @@ from scipy.stats import beta
 from torch import nn
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.problems.networks import Keep, tokens
 from transformer_theory import models
 from transformer_theory.comparison.user_models import measure
@@ -103,7 +104,7 @@ def planted(features: torch.Tensor) -> torch.Tensor:
     ).argmax(1)
 
 
-@pytest.mark.parametrize("name", CASES)
+@each_case("name", CASES)
 def test_planted_labels_are_found_by_the_tokens_that_a_head_would_read(name):
     build, inputs, read, words = CASES[name]
     network = seeded(build)

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.problems.networks import Block, Keep, built, seen_in, tokens
 from transformer_theory.core.metric import NO_IMAGES, NOT_READ, WORDS, Grid
 from transformer_theory.metrics.token_layout import TokenLayout
@@ -251,7 +252,7 @@ def mask_some(x, extra):
     return x * (1 - hidden) + extra[:, 1:2] * hidden
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@each_case("name", WHOLE)
 def test_patches_in_order(name):
     check(built(lambda: Network(WHOLE[name]())).eval(), tokens(BATCH, 3, 12, 16), raster(3, 4), (3, 4))
 
@@ -269,11 +270,11 @@ def test_patches_by_columns():
     check(model, tokens(BATCH, 3, 12, 16), COLUMN_MAJOR, (3, 4))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("shape", "size"),
     [((1, 8, 8), (2, 2)), ((3, 4, 64), (1, 16)), ((3, 16, 64), (4, 16)), ((2, 72, 8), (18, 2))],
 )
-@pytest.mark.parametrize("how", ["convolution", "by hand", "unfold"])
+@each_case("how", ["convolution", "by hand", "unfold"])
 def test_sizes(shape, size, how):
     channels = shape[0]
     make = {
@@ -368,8 +369,8 @@ EXTRA = {
 }
 
 
-@pytest.mark.parametrize("how", ["convolution", "by hand"])
-@pytest.mark.parametrize("name", EXTRA)
+@each_case("how", ["convolution", "by hand"])
+@each_case("name", EXTRA)
 def test_tokens_that_are_no_patches(name, how):
     function, places = EXTRA[name]
     make = {"convolution": lambda: Conv(4, 4), "by hand": lambda: Lin(by_hand, 48)}[how]
@@ -389,8 +390,8 @@ DROPS = {
 }
 
 
-@pytest.mark.parametrize("name", DROPS)
-@pytest.mark.parametrize("token", [False, True])
+@each_case("name", DROPS)
+@each_case("token", [False, True])
 def test_dropped_patches_keep_their_places(name, token):
     def function(x, extra):
         x = DROPS[name](x)

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.problems.networks import WIDE, Keep, Net, all_metrics, built, seen_in, theory_metrics, tokens
 from transformer_theory.metrics import AttentionMaps, AttentionStatistics, FeatureRates, Geometry
 from transformer_theory.models import CRATE, ViT
@@ -115,8 +116,8 @@ def test_two_probes_see_the_same():
 # compiled models
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("how", ["wrapped", "in place", "blocks"])
+@each_case("backend", ["eager", "aot_eager"])
+@each_case("how", ["wrapped", "in place", "blocks"])
 def test_compiled_models_are_seen(backend, how):
     torch._dynamo.reset()
     model = built(Net).eval()
@@ -390,7 +391,7 @@ def written_out(query, key, value, dropout_p=0.0, **options):
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
+@each_case(
     ("given", "came"),
     [
         (Net, "type"),

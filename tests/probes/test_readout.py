@@ -12,6 +12,7 @@ from torch.nn import functional
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
+from tests.cases import each_case
 from tests.problems.networks import Block, Keep, built, seen_in, tokens
 from transformer_theory.metrics.token_layout import MEAN, mean_feature, where
 from transformer_theory.probes import probe
@@ -247,8 +248,8 @@ HEADS = {
 }
 
 
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("name", HEADS)
+@each_case("training", [False, True])
+@each_case("name", HEADS)
 def test_the_tokens_that_change_the_outputs_are_read(name, training):
     model = built(lambda: Network(HEADS[name]()))
     x = tokens(BATCH, SEQ, DIM)
@@ -260,7 +261,7 @@ def test_the_tokens_that_change_the_outputs_are_read(name, training):
     assert torch.equal(read_of(keep), expected)
 
 
-@pytest.mark.parametrize("name", ["two tokens", "learnt query", "masked mean", "by index"])
+@each_case("name", ["two tokens", "learnt query", "masked mean", "by index"])
 def test_the_attention_alone_tells_the_same(name):
     """Without features the residual stream is not searched for."""
     model, x = built(lambda: Network(HEADS[name]())), tokens(BATCH, SEQ, DIM)
@@ -290,10 +291,10 @@ class TorchLayers(nn.Module):
         return self.head(x[:, self.place] if self.batch_first else x[self.place])
 
 
-@pytest.mark.parametrize("kinds", [("attention",), ("attention", "features")])
-@pytest.mark.parametrize("batch_first", [False, True])
-@pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("batch", [1, 3, SEQ])
+@each_case("kinds", [("attention",), ("attention", "features")])
+@each_case("batch_first", [False, True])
+@each_case("norm_first", [False, True])
+@each_case("batch", [1, 3, SEQ])
 def test_both_orders_of_axes(kinds, batch_first, norm_first, batch):
     model = built(lambda: TorchLayers(batch_first=batch_first, norm_first=norm_first))
     x, keep = tokens(batch, SEQ, DIM), Keep()
@@ -339,7 +340,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("name", FORMS)
+@each_case("name", FORMS)
 def test_forms_of_outputs(name):
     keep = seen_in(built(lambda: Network(FORMS[name])), tokens(BATCH, SEQ, DIM))
     assert torch.equal(read_of(keep), (torch.arange(SEQ) == 0).expand(BATCH, -1))
@@ -385,7 +386,7 @@ WITH_TOKENS = {
 }
 
 
-@pytest.mark.parametrize("name", WITH_TOKENS)
+@each_case("name", WITH_TOKENS)
 def test_outputs_at_tokens_have_no_tokens_that_are_read(name):
     for seen in seen_in(built(lambda: Network(WITH_TOKENS[name])), tokens(BATCH, SEQ, DIM)).of("features"):
         assert seen.read is None
@@ -403,8 +404,8 @@ HIDDEN = {
 }
 
 
-@pytest.mark.parametrize("name", HIDDEN)
-@pytest.mark.parametrize("grad", [False, True])
+@each_case("name", HIDDEN)
+@each_case("grad", [False, True])
 def test_tokens_are_read_where_no_gradient_tells(name, grad):
     model = built(lambda: Network(nn.Identity()))
     model.head = HIDDEN[name]()
@@ -462,8 +463,8 @@ def test_a_training_step_does_not_change(training):
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("mode", ["inference", "bfloat16", "half", "double", "autocast", "autocast inside"])
-@pytest.mark.parametrize("name", ["two tokens", "learnt query", "masked mean", "in place"])
+@each_case("mode", ["inference", "bfloat16", "half", "double", "autocast", "autocast inside"])
+@each_case("name", ["two tokens", "learnt query", "masked mean", "in place"])
 def test_precisions_and_modes(mode, name):
     model, x = built(lambda: Network(HEADS[name]())).eval(), tokens(BATCH, SEQ, DIM)
     dtype = {"bfloat16": torch.bfloat16, "half": torch.half, "double": torch.double}.get(mode, torch.float32)
@@ -532,8 +533,8 @@ def test_an_operation_that_is_not_visible():
         assert seen.reading == NOT_FOLLOWED
 
 
-@pytest.mark.parametrize("batch", [1, 5])
-@pytest.mark.parametrize("equal", [False, True])
+@each_case("batch", [1, 5])
+@each_case("equal", [False, True])
 def test_equal_tokens_and_batches_of_one(batch, equal):
     """A token that is the same in all sequences is not the class token for that."""
     x = tokens(batch, SEQ, DIM)

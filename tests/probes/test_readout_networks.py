@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.probes.test_readout import Linear, Network
 from tests.problems.networks import Block, Keep, built, seen_in, tokens
 from transformer_theory.core.metric import Grid
@@ -88,7 +89,7 @@ class Joined(nn.Module):
         return self.network(torch.cat([next(patches if c == "p" else extra) for c in self.order], 1))
 
 
-@pytest.mark.parametrize("order", ["eepp", "peep", "ppee", "epep", "peepe"])
+@each_case("order", ["eepp", "peep", "ppee", "epep", "peepe"])
 def test_inserted_tokens_have_no_contents(order):
     extra = torch.cat([torch.tensor([True] if c == "e" else [False, False]) for c in order])
     model = built(lambda: Joined(order, lambda x: x[:, extra.nonzero()[0, 0]]))

@@ -36,8 +36,7 @@ def rows_by_step(result) -> list[tuple[int, str]]:
     return sorted((row.step, json.dumps(row.to_json())) for row in result.table)
 
 
-@pytest.mark.parametrize("every", [1, 2])
-@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize(("every", "stored"), [(1, False), (2, True)])
 def test_a_plain_loop_continues_as_if_it_had_not_stopped(every, stored, tmp_path):
     """The state is taken after five steps, two more are lost, and a new process repeats them: rows, arrays
     and the comparisons with earlier measurements are those of an uninterrupted run.

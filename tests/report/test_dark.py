@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from tests.cases import each_case
 from transformer_theory.core.plotting import _SPARE, COLOURS, STYLE, TINTS, axes, colour, line, shades
 from transformer_theory.report.html import (
     _CONES,
@@ -134,7 +135,7 @@ def test_greys_are_turned_around_and_colours_stay_light():
         assert contrast(on_dark(pale), "#000000") > 8
 
 
-@pytest.mark.parametrize("colour", ["#8c564b", "#5b7c99", "#6b8e5a", "#1f77b4"])
+@each_case("colour", ["#8c564b", "#5b7c99", "#6b8e5a", "#1f77b4"])
 def test_a_colour_keeps_its_hue_and_chroma(colour):
     before, after = (_LAB @ np.cbrt(_CONES @ linear_rgb(each)) for each in (colour, on_dark(colour)))
     assert after[1:] == pytest.approx(before[1:], abs=0.004)

@@ -6,6 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
+from tests.cases import each_case
 from tests.report.synthetic import THEORIES, on_data, small
 from transformer_theory import report
 from transformer_theory.comparison.pooling import aggregate
@@ -34,7 +35,7 @@ from transformer_theory.report.tex import longtable
 from transformer_theory.theories import list_theories
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "text"),
     [
         (None, "—"),
@@ -59,7 +60,7 @@ def test_three_significant_digits(value, text):
     assert number(value) == text
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "unit", "text"),
     [
         (0.5685, "share", "56.85 %"),
@@ -129,7 +130,7 @@ def test_formulas_are_converted_and_text_is_escaped():
     assert "<mo>*</mo>" not in mathml(r"$\operatorname*{arg\,min}_W f$")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "latex_code",
     [r"\frac{", r"\unknowncommand{x}", r"\text{<script>alert(1)</script>}", r"\text{<img src=x onerror=y>}"],
 )
@@ -157,7 +158,7 @@ def test_links_cannot_be_made_in_formulas():
     assert "href" not in mathml(r"$\href{javascript:alert(1)}{x}$").split("<code>")[0]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("latex", "text"),
     [
         (r"2\ln\ln t", "2 ln ln t"),

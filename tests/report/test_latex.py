@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.cases import each_case
 from tests.report import synthetic
 from tests.report.synthetic import in_network
 from transformer_theory.core.math_text import escape, prose
@@ -95,7 +96,7 @@ def test_latex_escapes_every_special_character():
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     "formula",
     [
         r"\input{/etc/passwd}",

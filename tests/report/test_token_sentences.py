@@ -3,8 +3,8 @@ with evidence only.
 """
 
 import numpy as np
-import pytest
 
+from tests.cases import each_case
 from transformer_theory import report
 from transformer_theory.comparison.judged import quantities
 from transformer_theory.core.measurement import Measurement, Null
@@ -19,7 +19,7 @@ TEXT = {"same_tokens": {"0": "[CLS]", "-1": "[SEP]"}, "leading": 1}
 IMAGE = {"grid": [2, 3], "leading": 1}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("place", "settings", "name"),
     [
         (0, TEXT, "the first token “[CLS]”"),

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.problems.attention_svm import orthogonal_constraints, published_picture, two_tokens
 from transformer_theory.core.errors import Infeasible, NotConverged
 from transformer_theory.theories import attention_svm
@@ -95,9 +96,7 @@ def test_orthogonal_constraints_have_the_closed_form(generator):
     assert solution.support().tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    ("n", "T", "d"), [(6, 8, 10), (3, 4, 2), (4, 16, 4), (5, 6, 3), (20, 10, 30), (1, 2, 1)]
-)
+@each_case(("n", "T", "d"), [(6, 8, 10), (3, 4, 2), (4, 16, 4), (5, 6, 3), (20, 10, 30), (1, 2, 1)])
 def test_kkt_conditions_hold_to_rounding(n, T, d):
     feasible = 0
     for seed in range(8):
@@ -283,7 +282,7 @@ def test_a_zero_query_is_infeasible():
         )
 
 
-@pytest.mark.parametrize("width", [1e-3, 1e-6, 1e-9, 1e-12])
+@each_case("width", [1e-3, 1e-6, 1e-9, 1e-12])
 def test_margins_below_rounding_are_not_reported_as_solved(width):
     """Directions (1, 0) and (-1, width), feasible by a margin of about width / 2, are solved to 1e-12 or
     refused.
@@ -299,7 +298,7 @@ def test_margins_below_rounding_are_not_reported_as_solved(width):
         assert_close(solution.W, torch.tensor([[1.0], [2 / width]], dtype=torch.float64), rtol=1e-9, atol=0)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("change", "message"),
     [
         (lambda x, z, a: (x * torch.nan, z, a), "tokens must be finite, got 72 NaN"),

@@ -10,6 +10,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import transformer_theory as tt
+from tests.cases import each_case
 from tests.theories.test_changes_by_hand import block, generator, reading, scored
 from tests.theories.test_interventions import attended
 from transformer_theory.core.intervention import Attended, NotChanged, Projected
@@ -456,7 +457,7 @@ def test_next_ids_take_the_place_of_labels():
     assert torch.equal(chosen.distinct[found], words >= 4)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("change", "message"),
     [
         ({}, "need a class of each sequence or next ids, got neither"),

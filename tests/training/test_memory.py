@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 import torch
 
+from tests.cases import each_case
 from tests.problems.image_trainings import trained, with_
 from transformer_theory.data import image_folder
 from transformer_theory.models.image_networks import NETWORKS, Sizes
@@ -40,7 +41,7 @@ def kept_by(network: torch.nn.Module, images: torch.Tensor) -> int:
     return sum(size for key, (size, _) in kept.items() if key not in parameters)
 
 
-@pytest.mark.parametrize(("name", "stem"), STEMS)
+@each_case(("name", "stem"), STEMS)
 def test_the_estimate_is_that_of_the_network(name, stem):
     sizes, build = replace(SIZES, stem=stem), NETWORKS[name]
     network = build(sizes)
@@ -50,7 +51,7 @@ def test_the_estimate_is_that_of_the_network(name, stem):
     assert kept_bytes(build, sizes, batch_size=7) == expected
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@each_case("name", NETWORKS)
 def test_widths_that_torch_cannot_count_have_the_number_of_the_formula(name):
     """The second difference of a quadratic polynomial in the width is constant, far beyond 2**63 too."""
     counts = [

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from tests.cases import each_case
 from transformer_theory import models
 from transformer_theory.models.image_networks import NETWORKS as IMAGE_NETWORKS
 from transformer_theory.models.image_networks import Sizes
@@ -109,7 +110,7 @@ def test_each_solves_a_least_squares_problem(name):
     assert losses[-1] < 1e-3 * losses[0]
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@each_case("name", NETWORKS)
 def test_places_follow_the_layers(name):
     model = made(NETWORKS[name])
     places, end = places_of(model)
@@ -211,7 +212,7 @@ def test_together_steps_all_and_lends_its_groups():
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
+@each_case(
     ("settings", "message"),
     [
         ({"name": "sgd"}, "adamw, muon.*'sgd'"),

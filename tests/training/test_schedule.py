@@ -4,13 +4,14 @@ import itertools
 
 import pytest
 
+from tests.cases import each_case
 from transformer_theory.training.optimisers import warm_up_cosine
 
 GRID = [i / 1000 for i in range(1001)]
 
 
-@pytest.mark.parametrize("warm_up", [0.0, 0.05, 0.5])
-@pytest.mark.parametrize("floor", [0.0, 0.1, 1.0])
+@each_case("warm_up", [0.0, 0.05, 0.5])
+@each_case("floor", [0.0, 0.1, 1.0])
 def test_it_rises_in_a_line_to_1_and_falls_to_the_floor(warm_up, floor):
     values = [warm_up_cosine(progress, warm_up=warm_up, floor=floor) for progress in GRID]
     top = round(1000 * warm_up)
@@ -27,7 +28,7 @@ def test_it_rises_in_a_line_to_1_and_falls_to_the_floor(warm_up, floor):
     assert middle == pytest.approx((1 + floor) / 2)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "wrong",
     [
         {"progress": 1.01},

@@ -31,7 +31,7 @@ def both(tmp_path_factory) -> Path:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.problems.two_nodes", str(folder), port]
     ran = subprocess.run(
-        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False, timeout=240
+        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False, timeout=600
     )
     assert ran.returncode == 0, ran.stderr
     return folder

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories import attention_svm
 from transformer_theory.theories.attention_svm.analysis import unit_scale
@@ -155,8 +156,8 @@ def test_the_order_of_tokens_changes_nothing():
         torch.testing.assert_close(result.W, plain.W)
 
 
-@pytest.mark.parametrize("best", [0, 2])
-@pytest.mark.parametrize("copies", [1, 3])
+@each_case("best", [0, 2])
+@each_case("copies", [1, 3])
 def test_a_query_of_zero_selects_nothing(best, copies):
     """Wherever the best token is, and even if copies of a token hold most of the attention."""
     x, z, scores = gaussian(3, 4, 6), gaussian(3, 6, seed=1), gaussian(3, 4, seed=2)
@@ -229,7 +230,7 @@ def test_a_run_that_has_not_settled_is_marked():
     assert len(repr(result)) < 200
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("make", "message"),
     [
         (lambda x, z, s: attention_svm.analyse(x[:, :1], z, s[:, :1]), "tokens"),
@@ -248,7 +249,7 @@ def test_bad_input_is_refused(make, message, unchecked):
         make(gaussian(3, 4, 5), gaussian(3, 5, seed=1), gaussian(3, 4, seed=2))
 
 
-@pytest.mark.parametrize("tokens", [2, 3, 5, 8, 12, 17, 32, 64])
+@each_case("tokens", [2, 3, 5, 8, 12, 17, 32, 64])
 def test_attention_without_preference_seldom_selects(tokens, generator):
     """Independent normal logits of variance one: one input in twenty at most, where a half would let up to
     all of them pass.

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.theories.attention_svm import builders, dynamics, next_token, selection, solvers
 from transformer_theory.theories.attention_svm.analysis import analyse, analyse_head
 from transformer_theory.theories.attention_svm.constraint_set import Constraints
@@ -49,7 +50,7 @@ def head(labels=SIGNS, v=V, x=X):
     return analyse_head(x, Z, v, labels, steps=(3,))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "error", "words"),
     [
         (lambda: token_scores(X, V, torch.ones(1).double()), ValueError, "sign must have shape [4]"),
@@ -95,7 +96,7 @@ def test_problems(call, error, words):
     refused(call, error, words)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "error", "words"),
     [
         (lambda: dynamics.JointInstance(X, SIGNS[:2]), ValueError, "labels must have shape [4]"),
@@ -157,7 +158,7 @@ def test_heads_prompts_and_starts(call, error, words):
     refused(call, error, words)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "error", "words"),
     [
         (
@@ -214,7 +215,7 @@ def test_graphs_and_their_finite_part(call, error, words):
     refused(call, error, words)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "error", "words"),
     [
         (

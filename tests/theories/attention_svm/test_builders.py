@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.theories.attention_svm import builders
 from transformer_theory.theories.attention_svm.graph import priority_graph
 
@@ -128,7 +129,7 @@ def test_the_graph_ties_components_and_orders_them():
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     "build",
     [
         lambda x, s: builders.self_attention(x, s, position=1),
@@ -159,7 +160,7 @@ def test_a_single_token_leaves_nothing_to_select():
     assert len(builders.multi_token(x, x[:, 0], torch.ones(3, 1, dtype=torch.bool))) == 0
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("build", "message"),
     [
         (

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.core.errors import NotConverged
 from transformer_theory.core.measurement import judge
 from transformer_theory.maths.linalg import cosine
@@ -36,7 +37,7 @@ from transformer_theory.theories.attention_svm.dynamics import (
 from transformer_theory.theories.attention_svm.selection import locally_optimal
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("before", "after", "done", "verdict"),
     [
         (0.5, 0.01, True, "consistent"),
@@ -55,7 +56,7 @@ def test_a_large_distance_that_still_falls_is_inconclusive(before, after, done, 
         assert not limit_distance(before, after, 0.02, falling=1.3, detail={}).converged
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("module", "name"),
     [
         (factors, "factored-direction"),
@@ -98,7 +99,7 @@ def drawn(seed: int) -> tuple[JointInstance, JointTargets]:
     return joint._draw(torch.Generator().manual_seed(seed), joint._is_tight)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each_case("seed", range(4))
 def test_the_price_of_attention_is_a_derivative(seed):
     """Against the label margin itself, solved again with a little attention moved off each selected token."""
     instance, targets = drawn(seed)
@@ -184,7 +185,7 @@ def test_a_path_through_other_balls_violates_the_claim(factor):
     assert wrong.detail["error of the norm"] == pytest.approx(abs(factor - 1))
 
 
-@pytest.mark.parametrize("name", ["solvers-agree", "nuclear-solvers", "graph-direction", "graph-finite-part"])
+@each_case("name", ["solvers-agree", "nuclear-solvers", "graph-direction", "graph-finite-part"])
 def test_a_feasible_problem_without_a_solution_violates_the_claims_about_solvers(name, monkeypatch):
     def fails(constraints):
         raise NotConverged("the residual must be small, got a large one")

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.core.errors import Infeasible, NotConverged
 from transformer_theory.theories.attention_svm import Constraints, builders, solvers
 from transformer_theory.theories.attention_svm.constraint_set import stack
@@ -68,8 +69,8 @@ def test_descriptions_are_one_short_line():
         assert len(line) < 140
 
 
-@pytest.mark.parametrize("name", [*SOLVERS, "official_rank", "construct", "stack"])
-@pytest.mark.parametrize("wrong", ["tensor", "list", "instance", "none"])
+@each_case("name", [*SOLVERS, "official_rank", "construct", "stack"])
+@each_case("wrong", ["tensor", "list", "instance", "none"])
 def test_other_types_than_constraints_raise_one_line(name, wrong, unchecked):
     instance, _ = drawn()
     value = {"tensor": instance.tokens, "list": [[1.0]], "instance": instance, "none": None}[wrong]
@@ -83,7 +84,7 @@ def test_other_types_than_constraints_raise_one_line(name, wrong, unchecked):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+@each_case("name", SOLVERS)
 def test_tolerances_are_positive_numbers(name, unchecked):
     _, c = drawn(trials=None if name in ONE else 2)
     for tol in (0, -1e-9, math.nan, math.inf):
@@ -94,14 +95,14 @@ def test_tolerances_are_positive_numbers(name, unchecked):
             SOLVERS[name](c, tol=tol)
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+@each_case("name", SOLVERS)
 def test_a_batch_and_a_single_problem_are_not_confused(name):
     _, c = drawn(trials=2 if name in ONE else None)
     with pytest.raises(ValueError, match="got a batch" if name in ONE else r"must be a batch \[B, m\]"):
         SOLVERS[name](c)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("make", "error", "message"),
     [
         (
@@ -202,7 +203,7 @@ def test_every_builder_names_an_argument_that_is_no_array(unchecked):
         builders.multi_token(x, z, chosen, logits=x[:2, :, 0])
 
 
-@pytest.mark.parametrize("name", ONE)
+@each_case("name", ONE)
 def test_the_state_of_an_exception_is_not_optimal(name):
     _, c = drawn()
     with pytest.raises(NotConverged) as caught:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories.attention_svm import builders, dynamics, solvers
 from transformer_theory.theories.attention_svm.dynamics import descent, spaces
@@ -48,9 +49,9 @@ def test_slope_is_minus_the_derivative_of_the_value(loss):
     assert_close(loss.slope(f.detach()), -derivative)
 
 
-@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
-@pytest.mark.parametrize(("eps", "penalty"), [(0.0, 0.0), (1e-2, 0.0), (0.0, 1e-2), (1e-2, 1e-2)])
-@pytest.mark.parametrize("normalised", [True, False])
+@each_case("loss", LOSSES, ids=lambda loss: loss.name)
+@each_case(("eps", "penalty"), [(0.0, 0.0), (1e-2, 0.0), (0.0, 1e-2), (1e-2, 1e-2)])
+@each_case("normalised", [True, False])
 def test_steps_on_w_are_those_of_automatic_differentiation(loss, eps, penalty, normalised):
     instance = problem(trials=3)
     begin = dynamics.random_start(instance, generator=torch.Generator().manual_seed(1))
@@ -67,9 +68,9 @@ def test_steps_on_w_are_those_of_automatic_differentiation(loss, eps, penalty, n
     assert_close(end.W, W.detach(), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("eps", "penalty"), [(0.0, 0.0), (1e-2, 0.0), (0.0, 1e-2), (1e-2, 1e-2)])
-@pytest.mark.parametrize("normalised", [True, False])
-@pytest.mark.parametrize("d_z", [4, 6, 9])
+@each_case(("eps", "penalty"), [(0.0, 0.0), (1e-2, 0.0), (0.0, 1e-2), (1e-2, 1e-2)])
+@each_case("normalised", [True, False])
+@each_case("d_z", [4, 6, 9])
 def test_steps_on_factors_are_those_of_automatic_differentiation(eps, penalty, normalised, d_z, generator):
     instance = problem(trials=2)
     instance = replace(instance, query=torch.randn(2, 4, d_z, generator=generator, dtype=torch.float64))
@@ -118,8 +119,8 @@ def _mean_of_gradients(x, z, scores, W):
     return total
 
 
-@pytest.mark.parametrize("scale", [1.0, 100.0, 5000.0])
-@pytest.mark.parametrize("tied", [False, True])
+@each_case("scale", [1.0, 100.0, 5000.0])
+@each_case("tied", [False, True])
 def test_the_direction_is_right_to_the_last_digits_however_large_w_is(scale, tied):
     instance = problem(2, 4, 3, seed=3)
     if tied:
@@ -136,8 +137,8 @@ def test_the_direction_is_right_to_the_last_digits_however_large_w_is(scale, tie
     assert float(C + M.abs().max().log()) == pytest.approx(float(mpmath.log(largest)), rel=1e-12, abs=1e-12)
 
 
-@pytest.mark.parametrize("place", SPACES)
-@pytest.mark.parametrize("sizes", [(4, 5, 6), (3, 8, 20), (8, 3, 2)])
+@each_case("place", SPACES)
+@each_case("sizes", [(4, 5, 6), (3, 8, 20), (8, 3, 2)])
 def test_all_spaces_take_the_same_steps(place, sizes):
     instance = problem(*sizes, trials=3)
     begin = dynamics.random_start(instance, generator=torch.Generator().manual_seed(1))
@@ -284,8 +285,8 @@ def test_a_run_that_is_stopped_saved_and_continued_is_the_same_to_the_bit(sizes,
     assert [p.name for p in tmp_path.iterdir()] == ["run.npz"]
 
 
-@pytest.mark.parametrize("sizes", [(4, 5, 6), (3, 5, 9)], ids=["Q", "coordinates of Q"])
-@pytest.mark.parametrize("trials", [None, 3])
+@each_case("sizes", [(4, 5, 6), (3, 5, 9)], ids=["Q", "coordinates of Q"])
+@each_case("trials", [None, 3])
 def test_factors_are_saved_and_continued_to_the_bit_too(sizes, trials, tmp_path, generator):
     instance = problem(*sizes, trials=trials)
     begin = dynamics.random_factors(instance, generator=generator, width=2)

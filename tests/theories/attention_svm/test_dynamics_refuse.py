@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.theories.attention_svm import dynamics
 from transformer_theory.theories.attention_svm.problem import cross_attention
 
@@ -54,7 +55,7 @@ def _(unchecked):
     """The library's own checks are tested, not those of the shapes in the signatures."""
 
 
-@pytest.mark.parametrize("name", RUNS)
+@each_case("name", RUNS)
 def test_steps_are_integers_from_zero_on(name):
     with pytest.raises(ValueError, match=r"steps .*got -1"):
         RUNS[name](steps=-1)
@@ -65,7 +66,7 @@ def test_steps_are_integers_from_zero_on(name):
     RUNS[name](steps=0)
 
 
-@pytest.mark.parametrize("name", STEPPED)
+@each_case("name", STEPPED)
 def test_rates_are_positive_and_finite(name):
     for rate in (0, 0.0, -0.1, NAN, INF, -INF):
         with pytest.raises(ValueError, match=f"rate .*got {rate}"):
@@ -75,7 +76,7 @@ def test_rates_are_positive_and_finite(name):
     RUNS[name](rate=np.float64(0.1))
 
 
-@pytest.mark.parametrize("name", RUNS)
+@each_case("name", RUNS)
 def test_losses_and_instances_are_named(name):
     with pytest.raises(TypeError, match=r"loss must be a Loss.*got str"):
         RUNS[name](loss="logistic")
@@ -83,7 +84,7 @@ def test_losses_and_instances_are_named(name):
         RUNS[name](instance=DRAWN.tokens)
 
 
-@pytest.mark.parametrize("name", [*WITH_STATE, "joint"])
+@each_case("name", [*WITH_STATE, "joint"])
 def test_bare_weights_are_refused(name):
     for state in (torch.ones(1, dtype=torch.float64), [1.0], {"W": ZEROS}):
         with pytest.raises(TypeError, match=r"state must be .*State.*, got (torch.float64|list|dict)"):
@@ -118,7 +119,7 @@ def test_the_infimum_of_the_loss_is_unknown_for_other_heads(name):
         RUNS[name](instance=instance)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "settings", "message"),
     [
         ("normalised", {"eps": INF}, "eps .*got inf"),
@@ -142,7 +143,7 @@ def test_numbers_out_of_range_are_refused(name, settings, message):
         RUNS[name](**settings)
 
 
-@pytest.mark.parametrize("name", STEPPED)
+@each_case("name", STEPPED)
 def test_overflowing_weights_raise(name):
     """Steps of 1e308 that all go one way; the penalty pushes where the gradient is gone."""
     settings = {"polyak": {"longest": 1e308}, "mirror": {"power": 1.01}, "plain": {"penalty": 1.0}}.get(

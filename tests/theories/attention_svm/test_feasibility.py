@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.theories.attention_svm import builders
 from transformer_theory.theories.attention_svm.feasibility import construct
 
@@ -11,7 +12,7 @@ def gaussian(*size: int, seed: int = 0):
     return torch.randn(*size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-@pytest.mark.parametrize(("n", "T", "d"), [(1, 2, 1), (3, 4, 3), (4, 3, 4), (6, 7, 6), (12, 5, 30)])
+@each_case(("n", "T", "d"), [(1, 2, 1), (3, 4, 3), (4, 3, 4), (6, 7, 6), (12, 5, 30)])
 def test_every_selection_of_wide_data_gets_margin_one(n, T, d):
     """d >= max(T - 1, n): the condition holds for every selection."""
     for seed in range(5):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.problems.attention_svm import orthogonal_constraints
 from transformer_theory.core.errors import Infeasible, NotConverged
 from transformer_theory.theories.attention_svm import builders, solvers
@@ -215,7 +216,7 @@ def of(differences, **how):
     return Constraints(rows, torch.ones(len(rows), 1, dtype=torch.float64), **how)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("c", "W", "proved"),
     [
         (of([[1, 0], [-1, 2**-39]]), [1, 2**40], 2**40),
@@ -339,7 +340,7 @@ def _exact_margin(d, W, z) -> float:
 # ---- accuracy
 
 
-@pytest.mark.parametrize(("n", "T", "d"), [(6, 8, 10), (10, 5, 20), (20, 10, 30), (5, 15, 10)])
+@each_case(("n", "T", "d"), [(6, 8, 10), (10, 5, 20), (20, 10, 30), (5, 15, 10)])
 def test_residuals_are_at_rounding(n, T, d):
     c = drawn(n, T, d, trials=20)
     solved = solvers.frobenius_max_margins(c)

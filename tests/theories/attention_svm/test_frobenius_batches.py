@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.core.errors import Infeasible, NotConverged
 from transformer_theory.theories.attention_svm import builders, solvers
 from transformer_theory.theories.attention_svm.constraint_set import Constraints, stack
@@ -27,7 +28,7 @@ def mixed(seed, m=20, d=5, equations=4):
     return Constraints(difference, query, rhs=rhs, equality=torch.arange(m) % (m // equations) == 0)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("n", "T", "d"), [(6, 8, 10), (10, 5, 20), (5, 15, 10), (10, 5, 4), (8, 5, 3), (20, 10, 12), (3, 4, 1)]
 )
 def test_a_batch_gives_the_solutions_of_its_problems(n, T, d):
@@ -125,7 +126,7 @@ def test_the_wrong_number_of_problems_is_refused_with_the_right_function():
 # ---- more constraints than entries of W: steps on W itself
 
 
-@pytest.mark.parametrize(("n", "T", "d"), [(15, 5, 5), (6, 8, 5), (10, 10, 8), (5, 5, 3)])
+@each_case(("n", "T", "d"), [(15, 5, 5), (6, 8, 5), (10, 10, 8), (5, 5, 3)])
 def test_only_infeasible_problems_are_solved_one_by_one(n, T, d, monkeypatch):
     c, alone = drawn(n, T, d, trials=60), []
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.core.errors import Infeasible
 from transformer_theory.theories.attention_svm import builders, dynamics, sharing, solvers
 from transformer_theory.theories.attention_svm.problem import cross_attention, token_logits, token_scores
@@ -47,7 +48,7 @@ def as_written(tokens, query, attention):
     return torch.from_numpy(np.array(direction.value)), torch.from_numpy(np.array(finite.value))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each_case("seed", range(4))
 def test_both_parts_agree_with_the_problem_as_written(seed):
     x, z, s = planted(seed)
     found = solvers.generalised_max_margin(x, z, s)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from scipy.stats import binom
 
+from tests.cases import each_case
 from transformer_theory.core.errors import Infeasible
 from transformer_theory.core.figure import published, share
 from transformer_theory.core.statistics import clopper_pearson
@@ -22,16 +23,14 @@ from transformer_theory.theories.attention_svm.figures.probability_map import QU
 from transformer_theory.theories.attention_svm.selection import locally_optimal
 
 
-@pytest.mark.parametrize(
-    ("inputs", "tokens", "dim"), [(5, 5, 2), (5, 5, 10), (10, 5, 5), (15, 5, 5), (5, 10, 10)]
-)
+@each_case(("inputs", "tokens", "dim"), [(5, 5, 2), (5, 5, 10), (10, 5, 5), (15, 5, 5), (5, 10, 10)])
 def test_counts_of_the_published_seeds(inputs, tokens, dim, unchecked):
     """Exact counts of another implementation, over the same 100 problems."""
     found = global_convergence.sweep.function(inputs, tokens, dim)
     assert found.value == KNOWN[inputs, tokens][KNOWN_DIMS.index(dim)]
 
 
-@pytest.mark.parametrize(("k", "n"), [(0, 20), (3, 20), (20, 20), (487, 1000)])
+@each_case(("k", "n"), [(0, 20), (3, 20), (20, 20), (487, 1000)])
 def test_the_interval_has_the_tails_of_the_binomial(k, n):
     low, high = clopper_pearson(k, n)
     assert binom.sf(k - 1, n, low) == pytest.approx(0.025 if k else 1.0)
@@ -58,7 +57,7 @@ def test_the_figure_shows_each_curve_and_the_known_numbers(run):
     assert all(row.interval[0] <= row.value <= row.interval[1] for row in result.table)
 
 
-@pytest.mark.parametrize("changed", [{"trials": 10}, {"steps": 50}, {"rate": 0.2}, {"threshold": 0.01}])
+@each_case("changed", [{"trials": 10}, {"steps": 50}, {"rate": 0.2}, {"threshold": 0.01}])
 def test_other_settings_have_no_known_number(changed, monkeypatch):
     made = replace(global_convergence.sweep, function=lambda n, T, d, **settings: share("share", 1, 1))
     monkeypatch.setattr(global_convergence, "sweep", made)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories.attention_svm import builders, dynamics, next_token, solvers
 from transformer_theory.theories.attention_svm.figures.graph import ANOTHER_DRAW, KNOWN
@@ -36,7 +37,7 @@ def reaches(edges, i: int) -> set[int]:
     return reached
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each_case("seed", range(5))
 def test_components_are_tokens_that_reach_each_other(seed):
     _, ids, labels, graph = drawn(seed)
     for k in ids[:, -1].unique().tolist():
@@ -88,7 +89,7 @@ def test_the_loss_is_the_label_s_attention():
     torch.testing.assert_close(C.exp() * M, -W.grad)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each_case("seed", range(4))
 def test_the_finite_part_minimises_the_loss_within_the_components(seed):
     e, ids, labels, graph = drawn(seed)
     W = next_token.finite_part(graph, e, ids, labels)

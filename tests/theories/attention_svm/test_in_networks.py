@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.core.metric import Activations
 from transformer_theory.core.table import Table
 from transformer_theory.theories import attention_svm
@@ -35,9 +36,7 @@ def test_a_max_margin_matrix_is_aligned_with_itself(generator):
     assert found.constraints == 32
 
 
-@pytest.mark.parametrize(
-    ("n", "dim", "expected"), [(8, 64, 0.08), (16, 64, 0.11), (32, 64, 0.16), (16, 16, 0.41)]
-)
+@each_case(("n", "dim", "expected"), [(8, 64, 0.08), (16, 64, 0.11), (32, 64, 0.16), (16, 16, 0.41)])
 def test_the_chance_level_of_random_weights_is_not_zero(n, dim, expected, generator):
     found = attention_svm.alignment(
         gaussian(dim, dim),
@@ -154,7 +153,7 @@ def test_equal_tokens_count_as_one():
     assert doubled.null is not None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("W", "x", "reason"),
     [
         (gaussian(4, 4), gaussian(3, 1, 4), "single token"),

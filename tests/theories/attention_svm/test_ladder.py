@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from tests.cases import each_case
 from transformer_theory.core.errors import NotConverged
 from transformer_theory.core.ladder import COLUMNS
 from transformer_theory.core.measurement import Measurement, Null
@@ -331,7 +332,7 @@ def test_the_exact_solution_is_beyond_both_nulls(name: str, monkeypatch: pytest.
     assert {round(value_of(rows[quantities.MARGIN]), 3) for rows in measured} == {1.0}
 
 
-@pytest.mark.parametrize("name", ["own instances", "16 real inputs", "K and Q", "head trained"])
+@each_case("name", ["own instances", "16 real inputs", "K and Q", "head trained"])
 def test_the_first_rungs_predict_a_limit(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ladder, "DESCENT", 20)
     monkeypatch.setattr(ladder, "WIDE_DRAWS", 3)
@@ -360,7 +361,7 @@ def test_one_head_starts_as_the_head_of_the_theory():
     )
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@each_case("name", NETWORKS)
 def test_trained_networks_have_the_headline_with_its_null(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ladder, "DESCENT", 3)
     monkeypatch.setattr(ladder, "BLOCK_STEPS", 3)

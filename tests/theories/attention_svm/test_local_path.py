@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories import attention_svm
 from transformer_theory.theories.attention_svm.builders import constraints
@@ -156,7 +157,7 @@ def test_the_path_stays_in_its_set_and_ends_at_the_solution_or_at_the_boundary(f
         assert bool((apart < 0.1 * width).all() if inside else (apart > 0.9 * width).all())
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("change", "message"),
     [
         ({"width": torch.tensor([0.0])}, "width must lie between 0 and 1"),

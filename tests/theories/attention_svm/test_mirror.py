@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories.attention_svm import builders, dynamics, solvers
 from transformer_theory.theories.attention_svm.dynamics.losses import EXPONENTIAL, LINEAR, LOGISTIC
@@ -30,8 +31,8 @@ def weights(*trials: int) -> torch.Tensor:
     return torch.randn(*trials, 4, 4, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
 
 
-@pytest.mark.parametrize("power", [1.75, 2.0, 3.0])
-@pytest.mark.parametrize("loss", [LOGISTIC, EXPONENTIAL, LINEAR], ids=lambda loss: loss.name)
+@each_case("power", [1.75, 2.0, 3.0])
+@each_case("loss", [LOGISTIC, EXPONENTIAL, LINEAR], ids=lambda loss: loss.name)
 def test_one_mirror_step_by_the_definition(power, loss):
     problem, W = instance(trials=3), weights(3)
     g = gradient(problem, W, loss)
@@ -130,8 +131,8 @@ def test_polyak_steps_do_not_change_with_a_shift_of_an_exponential_loss(shift):
         )
 
 
-@pytest.mark.parametrize("spread", [380.0, 2000.0])
-@pytest.mark.parametrize("loss", [LOGISTIC, EXPONENTIAL, LINEAR], ids=lambda loss: loss.name)
+@each_case("spread", [380.0, 2000.0])
+@each_case("loss", [LOGISTIC, EXPONENTIAL, LINEAR], ids=lambda loss: loss.name)
 def test_no_step_is_long_where_scores_are_far_apart(loss, spread):
     problem = instance()
     far = Instance(problem.tokens, problem.query, spread * (2 * problem.scores - 1))

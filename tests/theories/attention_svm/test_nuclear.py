@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.core.errors import Infeasible, NotConverged
 from transformer_theory.theories.attention_svm import Constraints, builders, solvers
 from transformer_theory.theories.attention_svm.constraint_set import stack
@@ -57,7 +58,7 @@ def assert_optimal(c: Constraints, solution: MaxMargin, tol: float) -> None:
 IDENTITY = torch.eye(4, dtype=torch.float64)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("c", "W"),
     [
         (Constraints(IDENTITY[:1], 2 * IDENTITY[1:2]), 0.5 * torch.outer(IDENTITY[0], IDENTITY[1])),
@@ -98,7 +99,7 @@ def test_the_published_pictures(number, norm, rank, W):
     assert solution.kkt < 1e-13
 
 
-@pytest.mark.parametrize("seed", range(6))
+@each_case("seed", range(6))
 def test_right_hand_sides_and_equations_against_a_general_solver(seed):
     c = mixed(seed)
     solution = solvers.nuclear_max_margin(c)
@@ -116,7 +117,7 @@ def test_equations_only():
     assert (solution.dual < 0).any()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("size", "trials"),
     [((6, 8, 10), 30), ((10, 5, 20), 20), ((15, 5, 4), 60), ((15, 5, 5), 30), ((2, 5, 2), 60)],
 )
@@ -178,7 +179,7 @@ def test_differences_and_queries_may_change_places(size):
     assert_close(other.W.mT, one.W, rtol=0, atol=1e-9 * one.norm)
 
 
-@pytest.mark.parametrize(("d_x", "d_z"), [(2, 9), (9, 2), (30, 3), (3, 30)])
+@each_case(("d_x", "d_z"), [(2, 9), (9, 2), (30, 3), (3, 30)])
 def test_narrow_weights(d_x, d_z):
     generator = torch.Generator().manual_seed(1)
     d, z = (torch.randn(6, k, generator=generator, dtype=torch.float64) for k in (d_x, d_z))
@@ -295,7 +296,7 @@ def nearly_opposite(delta: float, *, query: list[list[float]]) -> Constraints:
     return Constraints(d[: len(query)], torch.tensor(query, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("delta", [1e-4, 1e-5, 1e-6, 1e-7])
+@each_case("delta", [1e-4, 1e-5, 1e-6, 1e-7])
 def test_a_nearly_contradictory_problem_does_not_disturb_its_neighbours(delta):
     """The smallest W is (1, 2 / delta): the Gram matrix of the constraints is singular to rounding, and its
     factorisation breaks down.
@@ -309,8 +310,8 @@ def test_a_nearly_contradictory_problem_does_not_disturb_its_neighbours(delta):
     assert solutions[1].rank == solvers.nuclear_max_margin(hard).rank == 1
 
 
-@pytest.mark.parametrize("delta", [1e-3, 1e-4, 1e-5])
-@pytest.mark.parametrize("third", [[0.0, 1.0], [0.6, 0.8]])
+@each_case("delta", [1e-3, 1e-4, 1e-5])
+@each_case("third", [[0.0, 1.0], [0.6, 0.8]])
 def test_nearly_opposite_constraints_are_solved_or_refused_with_their_residual(delta, third):
     """Sums of multipliers of order 1 / delta cancel here; an answer that cannot be verified is the state of
     the exception.

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.result import Result
 from transformer_theory.core.table import collect
@@ -157,7 +158,7 @@ def test_narrow_tokens_are_mostly_infeasible(unchecked):
     assert (row.verdict, row.predicted, row.op, row.threshold) == (None, None, None, None)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "needs"),
     [
         (TokenData(gaussian(5, 4, 3)), "labels"),
@@ -172,7 +173,7 @@ def test_data_without_labels_or_choice_are_unsupported(data, needs):
     assert needs in problem.reason
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "reason"),
     [
         (TokenData(torch.ones(6, 4, 3, dtype=torch.float64), labels=torch.arange(6) % 2), ""),

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.core.errors import Infeasible, NotConverged
 from transformer_theory.theories.attention_svm import Constraints, builders, solvers
 from transformer_theory.theories.attention_svm.problem import cross_attention, published_instance
@@ -18,7 +19,7 @@ def drawn(seed: int = 0, inputs: int = 3, tokens: int = 4, dim: int = 4) -> Cons
     return builders.constraints(one.tokens, one.query, one.optimal())
 
 
-@pytest.mark.parametrize("p", [1, 1.5, 2, 3, math.inf])
+@each_case("p", [1, 1.5, 2, 3, math.inf])
 def test_one_constraint_has_the_solution_of_hoelder(p):
     F = torch.tensor([[1.0, -2.0], [0.5, 0.0]], dtype=torch.float64)
     d, z = torch.tensor([[1.0, -2.0]], dtype=torch.float64), torch.tensor([[1.0, 0.5]], dtype=torch.float64)
@@ -98,7 +99,7 @@ def test_a_power_below_one_is_no_norm():
         solvers.lp_max_margin(drawn(), p=0.5)
 
 
-@pytest.mark.parametrize("p", [1.5, 2, 3, 4])
+@each_case("p", [1.5, 2, 3, 4])
 def test_the_rank_ignores_errors_of_the_solver(p):
     """One constraint: |W| is a power of |d_i z_j|, so that W has rank one. Two on separate entries:
     rank two.

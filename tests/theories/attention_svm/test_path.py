@@ -6,6 +6,7 @@ import scipy.optimize
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories.attention_svm import builders, dynamics, solvers
 from transformer_theory.theories.attention_svm.dynamics.losses import EXPONENTIAL, LINEAR, LOGISTIC
@@ -30,8 +31,8 @@ def exact_log_excess(instance: Instance, W: torch.Tensor, value) -> float:
         return float(mpmath.log(total / len(instance.tokens)))
 
 
-@pytest.mark.parametrize("norm", [0.1, 10.0, 300.0])
-@pytest.mark.parametrize(
+@each_case("norm", [0.1, 10.0, 300.0])
+@each_case(
     ("loss", "value"),
     [
         (LOGISTIC, lambda f: mpmath.log(1 + mpmath.exp(-f))),

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.theories.attention_svm import dynamics
 from transformer_theory.theories.attention_svm.problem import cross_attention
 
@@ -35,9 +36,9 @@ def moved(begin, end):
     return [float((b - a).norm()) for a, b in pairs]
 
 
-@pytest.mark.parametrize("inputs", [1, 3])
-@pytest.mark.parametrize("spread", [1e-200, 380.0, 1e5])
-@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+@each_case("inputs", [1, 3])
+@each_case("spread", [1e-200, 380.0, 1e5])
+@each_case("loss", LOSSES, ids=lambda loss: loss.name)
 def test_no_step_is_longer_than_the_rate_at_any_scores(loss, spread, inputs):
     drawn = problem(inputs, 4, 5)
     signs = torch.tensor([1.0, -1.0, -1.0, 0.5], dtype=torch.float64)
@@ -49,7 +50,7 @@ def test_no_step_is_longer_than_the_rate_at_any_scores(loss, spread, inputs):
                 assert all(length <= 1.5 * (1 + 1e-12) for length in moved(begin, end)), settings
 
 
-@pytest.mark.parametrize("shift", [-900.0, -380.0, 380.0, 900.0])
+@each_case("shift", [-900.0, -380.0, 380.0, 900.0])
 def test_a_shift_of_the_scores_only_scales_an_exponential_loss(shift):
     drawn = problem(3, 4, 5)
     instance = replace(drawn, scores=(drawn.scores * 64).round() / 64)  # the shift is exact
@@ -73,7 +74,7 @@ def test_a_shift_of_the_scores_only_scales_an_exponential_loss(shift):
             )
 
 
-@pytest.mark.parametrize("power", [-600, -300, 300, 600])
+@each_case("power", [-600, -300, 300, 600])
 def test_a_factor_of_the_scores_only_scales_the_linear_loss(power):
     instance = problem(3, 4, 5)
     scaled = replace(instance, scores=instance.scores * 2.0**power)

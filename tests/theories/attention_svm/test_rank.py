@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, nbinom
 
+from tests.cases import each_case
 from transformer_theory.core.errors import Infeasible
 from transformer_theory.core.statistics import clopper_pearson
 from transformer_theory.theories.attention_svm import solvers
@@ -23,7 +24,7 @@ from transformer_theory.theories.attention_svm.figures.rank import (
 from transformer_theory.theories.attention_svm.figures.rank_map import rank_map
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("size", "tried", "frobenius", "nuclear"),
     [
         ((5, 5, 4), 100, 3.98, 2.57),

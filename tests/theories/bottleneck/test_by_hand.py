@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.core.metric import Activations
 from transformer_theory.core.statistics import permutations
 from transformer_theory.core.table import collect
@@ -409,7 +410,7 @@ def test_rate_and_cross_entropy_of_a_gaussian_encoder():
     assert [float(each.detach()) for each in found] == pytest.approx([rate, entropy])
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("n", "classes", "reason"),
     [
         (16, 8, ""),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.cases import each_case
 from transformer_theory.core.metric import Activations
 from transformer_theory.theories.chain_of_thought import in_networks, ladder, vocabulary
 from transformer_theory.theories.chain_of_thought.arithmetic import Arithmetic
@@ -294,7 +295,7 @@ def test_written_weights_are_judged_by_the_share_of_wrong_questions():
     assert wrong.detail["free-running"] * 3 == pytest.approx(round(wrong.detail["free-running"] * 3))
 
 
-@pytest.mark.parametrize(("wrong", "free"), [(3, 0), (1, 1), (0, 2), (0, 0)])
+@each_case(("wrong", "free"), [(3, 0), (1, 1), (0, 2), (0, 0)])
 def test_the_claim_about_written_weights_counts_shares_of_questions(monkeypatch, wrong: int, free: int):
     """Of twenty questions with right beginnings, and of the first three that run free."""
     asked = []
@@ -338,7 +339,7 @@ def test_the_claim_about_bounded_steps_takes_the_worst_question_over_two_and_fiv
     assert asked == [(task, True) for task in tasks for _ in range(2)]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arithmetic", "other", "worst"),
     [([8, 13], [11, 10], 0.3), ([9, 8], [10, 7], 0.3), ([5, 8], [10, 10], 0.0), ([10, 8], [11, 10], 0.1)],
 )
@@ -358,6 +359,6 @@ def test_lengths_of_chains_are_compared_with_their_polynomials(monkeypatch, arit
     assert tuple(found.detail.values()) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("answers", "expected"), [("2113", "1"), ("2112", "2"), ("1221", "1"), ("3", "3")])
+@each_case(("answers", "expected"), [("2113", "1"), ("2112", "2"), ("1221", "1"), ("3", "3")])
 def test_of_answers_that_are_equally_frequent_the_first_one_is_taken(answers: str, expected: str):
     assert majority([Sample((), (), (each,)) for each in answers]) == (expected,)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.cases import each_case
 from transformer_theory.models.decoder import Decoder
 from transformer_theory.probes import respond
 from transformer_theory.probes.respond import responses
@@ -153,9 +154,7 @@ def test_training_learns_one_operation():
         train(parts, "chain", steps=1.5, generator=generator())  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize(
-    "change", [{"task": Arithmetic()}, {"scale": -1.0}, {"scale": math.nan}, {"dtype": torch.int64}]
-)
+@each_case("change", [{"task": Arithmetic()}, {"scale": -1.0}, {"scale": math.nan}, {"dtype": torch.int64}])
 def test_the_written_decoder_is_for_one_task(change):
     with pytest.raises(
         ValueError, match="the decoder must have a task LIS\\(n, values\\), a scale > 0 and a float dtype"
@@ -330,7 +329,7 @@ def test_a_prompt_of_examples():
     assert EXAMPLES >= 1
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("change", "message"),
     [
         (

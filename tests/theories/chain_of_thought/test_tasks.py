@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.theories.chain_of_thought import (
     LIS,
     Arithmetic,
@@ -254,7 +255,7 @@ def test_verification_follows_the_given_chain_and_not_the_algorithm(monkeypatch)
     assert accepts(LIS(6, 6), sample.question, sample.chain)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("task", "question", "message"),
     [
         (Arithmetic(3, 5), "9+9", "symbols must be in the vocabulary of the task, got '9'"),
@@ -283,7 +284,7 @@ def test_questions_of_another_task_are_refused(task, question, message):
     assert not accepts(task, question, ("1",))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "message"),
     [
         (

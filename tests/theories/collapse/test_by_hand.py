@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.metric import Activations
 from transformer_theory.core.table import Table, collect
@@ -130,8 +131,8 @@ def scores_of(x: np.ndarray, sizes: tuple[float, ...] = (0.2, 0.7)) -> np.ndarra
     return scores * np.array(sizes)[:, None, None] / np.sqrt(scores.var(-1).mean((0, 2)))[:, None, None]
 
 
-@pytest.mark.parametrize("kind", ["causal", "window", "not causal"])
-@pytest.mark.parametrize("padded", [0, 37])
+@each_case("kind", ["causal", "window", "not causal"])
+@each_case("padded", [0, 37])
 def test_long_causal_maps_are_contracted_in_blocks(kind: str, padded: int):
     """Heads with a sink, with diffuse attention and with attention to the previous token; rows of padding are
     not finite.

@@ -6,6 +6,7 @@ import mpmath
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.metrics.attention import row_deviation
 from transformer_theory.theories import collapse
 from transformer_theory.theories.collapse.initialisation import (
@@ -221,7 +222,7 @@ def test_contraction_of_known_heads():
     assert float(collapse.contraction(sink, x)) == pytest.approx(0.75 * float(direct))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "message"),
     [
         (lambda: collapse.contraction(torch.eye(1).double(), normal(1, 3)), "n >= 2 tokens"),
@@ -258,7 +259,7 @@ SCALES = [(torch.float32, scale) for scale in (1e-36, 1e-23, 1e-12, 1e18, 1e36)]
 ]
 
 
-@pytest.mark.parametrize(("dtype", "scale"), SCALES)
+@each_case(("dtype", "scale"), SCALES)
 def test_cosine_dimension_and_norm_of_tokens_of_any_scale(dtype, scale):
     X = normal(6, 4) + 0.5
     x = (scale * X).to(dtype)

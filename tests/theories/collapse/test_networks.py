@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.cases import each_case
 from tests.contract.instances import sequences
 from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.metric import Activations
@@ -152,7 +153,7 @@ def test_uniform_permutations():
     assert float((counts / 2000 - 0.25).abs().max()) < 0.05
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("activations", "quantity", "reason"),
     [
         (attention(torch.ones(3, 1, 1, 1), torch.randn(3, 1, 4)), CONTRACTION, "single token"),

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.problems.crate import axis_subspaces, flat_tokens, gaussian, subspaces
 from transformer_theory.models import crate as blocks
 from transformer_theory.models.crate.compression import coordinates, expansion
@@ -20,7 +21,7 @@ def test_neumann_sum_is_its_powers():
     assert_close(approximations.neumann_sum(A, terms=3), torch.eye(4).double() - A + A @ A - A @ A @ A)
 
 
-@pytest.mark.parametrize(("radius", "terms"), [(0.3, 1), (0.3, 4), (2.0, 1), (2.0, 3)])
+@each_case(("radius", "terms"), [(0.3, 1), (0.3, 4), (2.0, 1), (2.0, 3)])
 def test_neumann_error_is_the_closed_form(radius, terms):
     assert crate.neumann_error(radius, terms=terms) == pytest.approx(radius ** (terms + 1) / (1 + radius))
     exact = 1 / (1 + radius)

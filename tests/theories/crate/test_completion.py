@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.core.experiment import setting
 from transformer_theory.core.figure import figure
 from transformer_theory.models import CRATEMAE, build, random_mask
@@ -125,7 +126,7 @@ def run(error, ratio):
     }
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("error", "ratios", "verdicts"),
     [
         (0.4, (0.9, 0.91), ["consistent", "violated"]),

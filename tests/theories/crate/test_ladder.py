@@ -7,6 +7,7 @@ from functools import lru_cache, partial
 import pytest
 import torch
 
+from tests.cases import each_case
 from tests.problems.crate import gaussian
 from transformer_theory.core.errors import NotConverged
 from transformer_theory.core.ladder import COLUMNS
@@ -102,7 +103,7 @@ def test_the_rungs_cover_all_columns():
     assert IN_NETWORKS.headline == COMPRESSION
 
 
-@pytest.mark.parametrize("name", UNTRAINED_RUNGS)
+@each_case("name", UNTRAINED_RUNGS)
 def test_rungs_without_training_keep_the_contract(name):
     rows = measured(name)
     assert {row.kind for row in rows} == {"rung"}

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases import each_case
 from tests.problems.crate import gaussian, subspaces
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import RANGE_DRAWS
@@ -97,7 +98,7 @@ def test_wide_tokens_are_taken_from_fewer_sequences():
     assert len(on_data._sample(on_data.read(TokenData(tokens=tokens[:, :, :20])))) == on_data.MAX_SEQUENCES
 
 
-@pytest.mark.parametrize(
+@each_case(
     "tokens",
     [
         torch.ones(6, 3, 5),  # constant tokens

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.problems.crate import gaussian, soft_threshold
 from transformer_theory.core.errors import NotConverged
 from transformer_theory.models.crate import sparsification
@@ -49,7 +50,7 @@ def test_fista_finds_the_optimum_of_an_independent_solver():
     assert 0 <= float(ours.gap.sum()) <= 1e-10 * optimum
 
 
-@pytest.mark.parametrize(("longer", "stronger"), [(1.0, 1e8), (1.0, 1e-8), (1e-9, 1.0), (1e9, 1.0)])
+@each_case(("longer", "stronger"), [(1.0, 1e8), (1.0, 1e-8), (1e-9, 1.0), (1e9, 1.0)])
 def test_the_verified_code_does_not_depend_on_units(longer, stronger):
     """Y in another unit scales the code, D in another scales it back, and lambda goes with both."""
     tokens, dictionary = gaussian(5, 8), gaussian(8, 12, seed=1)
@@ -219,7 +220,7 @@ def test_values_that_are_not_finite_are_refused_at_entry(unchecked):
                 solve(tokens, dictionary, lam=0.1, start=start)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "error", "message"),
     [
         (

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.problems.crate import (
     axis_subspaces,
     flat_step,
@@ -63,7 +64,7 @@ def test_gradient_is_lipschitz_with_the_stated_constant():
     ) == pytest.approx(L, rel=1e-6)
 
 
-@pytest.mark.parametrize("eps", [1.0, 0.3, 0.1, 0.03, 0.01])
+@each_case("eps", [1.0, 0.3, 0.1, 0.03, 0.01])
 def test_float32_keeps_three_digits_of_the_gradient_of_collapsed_tokens(eps):
     """17 tokens of which two are distinct, layer-normalised, in bases as networks start: the identity is lost
     to float32 early.
@@ -145,7 +146,7 @@ def test_steps_are_equivariant_and_act_sequence_by_sequence():
         assert_close(rotated[name](tokens @ rotation.T), step(tokens) @ rotation.T)
 
 
-@pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf")])
+@each_case("value", [0, -1.0, float("nan"), float("inf")])
 def test_step_sizes_and_distortion_must_be_positive_and_finite(value):
     tokens, bases, pi = gaussian(5, 12), subspaces(), torch.full((3, 5), 1 / 3, dtype=torch.float64)
     for call in (

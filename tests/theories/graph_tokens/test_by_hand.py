@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.core.table import collect
 from transformer_theory.data.graphs import Graphs
 from transformer_theory.theories.graph_tokens import identifiers, ladder, layers, on_data
@@ -227,16 +228,16 @@ def test_heads_are_learnt_on_graphs_of_eight_to_ten_nodes(name: str, monkeypatch
     assert row.null.draws == pytest.approx((0.1, 0.2))
 
 
-@pytest.mark.parametrize("kept", [0, -1, 2.0, True])
-@pytest.mark.parametrize("kind", [identifiers.Laplacian, identifiers.Orthonormal])
+@each_case("kept", [0, -1, 2.0, True])
+@each_case("kind", [identifiers.Laplacian, identifiers.Orthonormal])
 def test_numbers_of_columns_below_one_and_other_numbers_are_refused(kind, kept):
     """-1 would leave the last column out, and 0 all of them."""
     with pytest.raises((ValueError, TypeError), match=r"kept must be (at least 1|an integer), got"):
         kind(kept=kept)(networkx.path_graph(4), torch.Generator())
 
 
-@pytest.mark.parametrize("width", [0, -2, 5.0, True])
-@pytest.mark.parametrize("kind", [identifiers.RandomUnit, identifiers.Orthonormal])
+@each_case("width", [0, -2, 5.0, True])
+@each_case("kind", [identifiers.RandomUnit, identifiers.Orthonormal])
 def test_numbers_of_dimensions_below_one_and_other_numbers_are_refused(kind, width):
     with pytest.raises((ValueError, TypeError), match=r"width must be (at least 1|an integer), got"):
         kind(width=width)(networkx.path_graph(4), torch.Generator())

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.core.table import collect
 from transformer_theory.core.theory import Unsupported
 from transformer_theory.data.graphs import Graphs
@@ -33,7 +34,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("case", BAD)
+@each_case("case", BAD)
 def test_bad_graphs_are_refused_in_one_line(case: str):
     graph, message = BAD[case]
     for refuse in (lambda: tokenize_graph(graph), lambda: weisfeiler_leman(graph)):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.theories.graph_tokens.heads import (
     attention_maps,
     head_scores,
@@ -49,7 +50,7 @@ def test_the_patterns_are_the_partitions_of_four_indices():
     assert {equalities(pattern.labels) for pattern in PATTERNS} == wanted
 
 
-@pytest.mark.parametrize("n", [1, 2, 4, 5])
+@each_case("n", [1, 2, 4, 5])
 def test_each_matrix_holds_the_pairs_of_its_pattern(n: int):
     pairs = list(itertools.product(range(n), repeat=2))
     for pattern in PATTERNS:
@@ -73,7 +74,7 @@ def test_the_key_is_of_the_right_type():
         assert bool((keys == (diagonal if pattern.key == "node" else ~diagonal)).all())
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 6])
+@each_case("n", [1, 2, 3, 6])
 def test_sums_are_products_with_the_matrices(n: int):
     X = torch.randn(n, n, 3, generator=generator(), dtype=torch.float64)
     products = torch.stack(
@@ -109,7 +110,7 @@ def test_a_head_is_a_matrix_of_key_and_query():
     assert float(z[1] @ W @ z[0]) != pytest.approx(float(head_scores(tokens)[7, 1, 0]), abs=1e-3)
 
 
-@pytest.mark.parametrize(("scale", "expected"), [(1.0, 0.83), (5.0, 0.052), (10.0, 3.6e-4), (20.0, 1.7e-8)])
+@each_case(("scale", "expected"), [(1.0, 0.83), (5.0, 0.052), (10.0, 3.6e-4), (20.0, 1.7e-8)])
 def test_the_worst_error_of_six_nodes(scale: float, expected: float):
     """Recomputed independently, to two digits."""
     tokens = tokenize_graph(networkx.cycle_graph(6), generator=generator())

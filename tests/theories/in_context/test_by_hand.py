@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.core.metric import Activations
 from transformer_theory.core.table import collect
 from transformer_theory.data import TokenData
@@ -74,8 +75,8 @@ CAUSAL = torch.ones(6, 6, dtype=torch.bool).tril()
 SEVERAL = torch.stack([CAUSAL, CAUSAL.flip(0)]).expand(4, 2, 6, 6)
 
 
-@pytest.mark.parametrize("mask", [None, CAUSAL[None, None], SEVERAL], ids=["all", "causal", "of each head"])
-@pytest.mark.parametrize("infinite", [False, True], ids=["finite", "infinite scores"])
+@each_case("mask", [None, CAUSAL[None, None], SEVERAL], ids=["all", "causal", "of each head"])
+@each_case("infinite", [False, True], ids=["finite", "infinite scores"])
 def test_draws_take_the_scores_of_another_query_and_the_own_keys(mask, infinite: bool):
     """Heads differ in their scores and values; a key with infinite scores is none."""
     query, key = (torch.randn(4, 2, 6, 3, generator=generator(s), dtype=torch.float64) for s in (1, 2))
@@ -464,8 +465,8 @@ def test_selection_is_shown_beside_the_best_strength_on_all_examples(monkeypatch
 # ---- parts without finite numbers, and claims
 
 
-@pytest.mark.parametrize("spoilt", ["value of the first head", "value of the second head", "weights"])
-@pytest.mark.parametrize("masked", [False, True])
+@each_case("spoilt", ["value of the first head", "value of the second head", "weights"])
+@each_case("masked", [False, True])
 def test_sequences_without_finite_outputs_are_left_out_if_there_are_more_keys_than_queries(spoilt, masked):
     """Three queries and five keys; the second of three sequences is spoilt; a key of the first is none."""
     query = torch.randn(3, 2, 3, 4, generator=generator(1), dtype=torch.float64)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import transformer_theory as tt
+from tests.cases import each_case
 from transformer_theory.core.metric import Activations
 from transformer_theory.core.statistics import permutations
 from transformer_theory.core.table import collect
@@ -157,7 +158,7 @@ PADDING = torch.arange(9) < torch.tensor([9, 6, 4])[:, None]
 CAUSAL = torch.ones(9, 9, dtype=torch.bool).tril()
 
 
-@pytest.mark.parametrize(
+@each_case(
     "mask",
     [
         CAUSAL[None, None],
@@ -251,7 +252,7 @@ def test_on_data_predicts_the_risks():
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
+@each_case(
     ("call", "message"),
     [
         (

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.theories.in_context.claims import algorithms
 from transformer_theory.theories.in_context.prompts import Prompts, gaussian_inputs, linear_prompts
 from transformer_theory.theories.in_context.references import many_steps, ridge
@@ -137,7 +138,7 @@ def test_selection_weighs_by_the_losses():
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
+@each_case(
     ("call", "message"),
     [
         (lambda: ridge_transformer(prompts(), -0.1, 5), "strength must be positive"),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories.in_context.claims.layers import SPECTRUM
 from transformer_theory.theories.in_context.descent import LinearAttentionGD, plus_plus_answers
@@ -246,7 +247,7 @@ def test_the_lipschitz_constant_of_softmax_regression():
     assert float(norms.detach().max()) == pytest.approx(0.2371, abs=1e-4)
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@each_case("name", FUNCTIONS)
 def test_functions_have_values_of_their_class(name):
     drawn = function_prompts(name, 3, 200, 3, generator=generator())
     assert float(drawn.y.var()) > 0.05
@@ -262,7 +263,7 @@ def test_functions_have_values_of_their_class(name):
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
+@each_case(
     ("call", "message"),
     [
         (

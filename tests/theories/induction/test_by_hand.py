@@ -10,6 +10,7 @@ import torch
 from scipy.stats import norm, ortho_group
 from torch import nn
 
+from tests.cases import each_case
 from transformer_theory import induction
 from transformer_theory.core.metric import Activations
 from transformer_theory.theories.induction import chains, ladder, learning, memory
@@ -388,7 +389,7 @@ def parts_of(model: MemoryNetwork) -> dict[str, np.ndarray]:
     return state
 
 
-@pytest.mark.parametrize("length", [1, 4, 8, 9])
+@each_case("length", [1, 4, 8, 9])
 def test_the_memory_network_reads_shorter_sequences_too(length: int):
     """Positions from the first on; the first layer attends by position, the second by the id before."""
     model = memory_network()
@@ -502,7 +503,7 @@ def test_without_weights_or_without_sequences_there_is_no_positional_share(weigh
 # ---- heads that are hardly any, training, claims
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("entries", "measured"),
     [
         ([3.0, 2.0], True),

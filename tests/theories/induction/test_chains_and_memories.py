@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.theories.induction.chains import divergence, expected_loss, sample_chains, strategies
 from transformer_theory.theories.induction.claims.chains import all_sequences, enumerated, marginal
 from transformer_theory.theories.induction.learning import passed
@@ -150,7 +151,7 @@ def test_first_steps():
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
+@each_case(
     ("call", "message"),
     [
         (lambda: strategies(torch.tensor([[0, 3, 1]]), states=3), r"ids must lie in \[0, 3\), got 0 to 3"),

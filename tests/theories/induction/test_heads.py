@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.cases import each_case
 from transformer_theory.theories import induction
 from transformer_theory.theories.induction.circuits import AttentionOnly, eigenvalue_share
 from transformer_theory.theories.induction.heads import (
@@ -165,7 +166,7 @@ HEAD, ONES = InductionHead(3, 8, 5.0), torch.ones(2, 4, 2)
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
+@each_case(
     ("call", "message"),
     [
         (lambda: HEAD.output(torch.zeros(1, 4, dtype=torch.long)), "must start with BOS, the id 3"),

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.theories.joma import invariants, nonlinear, orbit
 from transformer_theory.theories.joma.block import (
     Contexts,
@@ -153,7 +154,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@each_case("case", CASES)
 def test_bad_input_is_named(unchecked, case: str):
     call, words = CASES[case]
     with pytest.raises((ValueError, TypeError), match=words) as error:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.core.claims import Claim
 from transformer_theory.theories.joma import block
 from transformer_theory.theories.joma.claims import CLAIMS, networks, nonlinear
@@ -10,7 +11,7 @@ from transformer_theory.theories.joma.claims import CLAIMS, networks, nonlinear
 BY_NAME = {claim.id.partition("/")[2]: claim for claim in CLAIMS}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "locator", "status"),
     [
         ("linear-invariant", "Theorem 1", "second-hand"),

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.core.errors import NotConverged
 from transformer_theory.theories.joma import dynamics, invariants
 from transformer_theory.theories.joma.block import (
@@ -44,9 +45,9 @@ def explicit(form, z: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return grown / form.normaliser if isinstance(form, Exponential) else grown / grown.sum(-1, keepdim=True)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: type(form).__name__)
-@pytest.mark.parametrize("activation", ACTIVATIONS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("loss", [cross_entropy, squared], ids=lambda f: f.__name__)
+@each_case("form", FORMS, ids=lambda form: type(form).__name__)
+@each_case("activation", ACTIVATIONS, ids=lambda f: f.__name__)
+@each_case("loss", [cross_entropy, squared], ids=lambda f: f.__name__)
 def test_velocity_is_the_gradient_of_an_explicit_network(form, activation, loss):
     """With random orthonormal embeddings U and f = U b + u_m, autograd on the units W (d x K) and on z gives
     the velocity of v = U^T W.
@@ -124,7 +125,7 @@ def test_the_flow_agrees_with_another_integrator():
     assert_close(path.state(-1).logits, unflatten(other.y[:, -1]).logits, rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("form", "activation", "tolerance"),
     [
         (Exponential(), dynamics.linear, 1e-9),

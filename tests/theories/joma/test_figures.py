@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.cases import each_case
 from transformer_theory.theories.joma.figures import (
     hierarchy,
     invariant,
@@ -53,7 +54,7 @@ def test_the_correlation_hides_what_the_error_shows(unchecked):
     assert judged.select(at={"contexts": "random"}, step=1000).one().verdict == "not covered"
 
 
-@pytest.mark.parametrize("experiment", CORNERS, ids=lambda experiment: experiment.name)
+@each_case("experiment", CORNERS, ids=lambda experiment: experiment.name)
 def test_settings_work_at_the_ends_of_their_ranges(unchecked, experiment):
     result = experiment.run()
     assert result.table

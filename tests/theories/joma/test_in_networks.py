@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.core.metric import Activations
 from transformer_theory.core.statistics import RANGE_DRAWS
 from transformer_theory.maths.linalg import stable_rank
@@ -100,7 +101,7 @@ def test_the_lower_layer_is_the_matrix_after_the_attention():
     assert row.note == RANK_NOTE
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("shape", "draws"), [((64, 64), 60), ((16, 64), 200), ((256, 64), 20), ((400, 128), 10), ((16, 4), 400)]
 )
 def test_the_null_of_the_stable_rank(shape, draws):
@@ -116,7 +117,7 @@ def test_the_null_of_the_stable_rank(shape, draws):
     )
 
 
-@pytest.mark.parametrize("shape", [(64, 64), (16, 64), (96, 384), (4, 4)])
+@each_case("shape", [(64, 64), (16, 64), (96, 384), (4, 4)])
 def test_the_draws_are_those_of_gaussian_matrices(shape):
     """Mean and spread, within five standard errors of those of 200 matrices."""
     drawn = torch.tensor(gaussian_draws(*shape), dtype=torch.float64)

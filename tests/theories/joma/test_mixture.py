@@ -7,6 +7,7 @@ import torch
 from scipy import integrate, stats
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.theories.joma.mixture import Mixture, relu_averages, tanh_averages
 
 F64 = torch.float64
@@ -17,9 +18,9 @@ def drawn(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return tuple(torch.randn(*shape, generator=generator, dtype=F64) for shape in ((3, 5), (3,), (5,)))  # pyright: ignore
 
 
-@pytest.mark.parametrize("width", [0.1, 0.7, 2.0, 20.0])
-@pytest.mark.parametrize("affinity", [-3.0, -0.2, 0.0, 1.3])
-@pytest.mark.parametrize(
+@each_case("width", [0.1, 0.7, 2.0, 20.0])
+@each_case("affinity", [-3.0, -0.2, 0.0, 1.3])
+@each_case(
     ("averages", "slope"),
     [
         (relu_averages, lambda p: float(p > 0)),
@@ -44,7 +45,7 @@ def test_averages_are_the_integrals(averages, slope, affinity: float, width: flo
         assert float(value) == pytest.approx(integral(power), abs=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each_case("seed", range(4))
 def test_velocity_is_the_gradient_of_the_expected_activation(seed: int):
     """sum_j a_j E phi(v x) for tanh, differentiated by autograd under a plain sum over a fine grid of xi."""
     centres, pulls, v = drawn(seed)
@@ -59,7 +60,7 @@ def test_velocity_is_the_gradient_of_the_expected_activation(seed: int):
     )
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each_case("seed", range(4))
 def test_a_relu_unit_with_a_constant_gradient_obeys_eulers_identity(seed: int):
     """v . dv/dt is the mean activation, weighted by the gradient (Euler's identity): by the mean of a
     rectified Gaussian.

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory import joma
 from transformer_theory.core.measurement import Null
 from transformer_theory.core.statistics import RANGE_DRAWS, over_seeds
@@ -233,7 +234,7 @@ def test_the_median_of_the_null_decides():
     assert on_data.judge_with_null(0.2, None, "<=", 0.5, covered=True) == "consistent"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "null", "verdict"),
     [(0.2, 0.9, "consistent"), (0.2, 0.3, "inconclusive"), (0.8, 0.9, "violated"), (0.8, 0.3, "violated")],
 )
@@ -266,7 +267,7 @@ def test_the_error_of_the_factorisation():
     assert float(factorisation_error(model, equal, path).max()) < 1e-10
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("change", "message"),
     [
         ({"ids": np.ones((60, 4))}, r"ids must be an array \[n, context\] of integers, got dtype float64"),

@@ -11,6 +11,7 @@ import torch
 from scipy.integrate import solve_ivp
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.maths.linalg import stable_rank
 from transformer_theory.theories.joma import nonlinear, orbit
 from transformer_theory.theories.joma.block import Contexts, Softmax, zero_block
@@ -122,7 +123,7 @@ def test_log_remaining_agrees_with_quadrature(time):
         assert result == pytest.approx(wanted, rel=4e-3)
 
 
-@pytest.mark.parametrize("mu", [1e-3, -3.0, 9.6, 12.0, 37.0])
+@each_case("mu", [1e-3, -3.0, 9.6, 12.0, 37.0])
 def test_the_time_of_log_remaining_is_met_over_the_whole_range(mu):
     """t(s) by mpmath in steps of the exponent agrees with the time; beyond s = 60 the integrand is constant
     to 1e-22.

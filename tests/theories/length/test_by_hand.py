@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.core.metric import Activations
 from transformer_theory.theories.length import claims, in_networks, ladder, retrieval
 from transformer_theory.theories.length.in_networks import (
@@ -460,9 +461,7 @@ def test_gaps_are_measured_at_sixteen_queries_of_32_sequences_and_1024_rows_in_a
     assert row.n == min(5 * rows, 1024)
 
 
-@pytest.mark.parametrize(
-    ("n", "T", "rows"), [(40, 20, 16 * 16), (5, 20, 4 * 16), (40, 7, 16 * 7), (17, 16, 256)]
-)
+@each_case(("n", "T", "rows"), [(40, 20, 16 * 16), (5, 20, 4 * 16), (40, 7, 16 * 7), (17, 16, 256)])
 def test_doubled_keys_are_measured_at_sixteen_queries_of_sixteen_sequences(n: int, T: int, rows: int):
     """In pairs, so one of five sequences is left out."""
     assert rows_of(KeptShare(), attention(n, T))[0].n == rows

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.theories import length
 from transformer_theory.theories.length import retrieval
 from transformer_theory.theories.length.ladder import LADDER, SetTransformer, collected
@@ -140,7 +141,7 @@ def test_a_sink_and_the_rest_give_the_output():
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "message"),
     [
         (lambda: length.score_gap(torch.ones(3, 1)), "at least 2 keys"),
@@ -227,7 +228,7 @@ def test_class_token_scores_are_those_of_the_weights():
     assert torch.allclose(more[0][0, 6:12], heads[0][1], atol=1e-4)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@each_case("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_many_keys_in_any_precision(dtype):
     keys = 100_001  # more than float16 can count
     scores = torch.zeros(keys, dtype=dtype)

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.core.metric import Activations
 from transformer_theory.models.decoder import Decoder
 from transformer_theory.models.vit import ViT
@@ -215,7 +216,7 @@ def test_a_sink_without_value_has_norm_zero():
     assert row.null.draws == pytest.approx((1.2,) * 5)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("metric", "activations", "reason"),
     [
         (length.ScoreGaps, attention(torch.zeros(4, 1, 1, 1)), "three allowed keys"),

@@ -11,6 +11,7 @@ import torch
 from scipy.integrate import quad
 from sklearn.datasets import load_digits
 
+from tests.cases import each_case
 from transformer_theory.core.metric import Activations
 from transformer_theory.core.statistics import permutations
 from transformer_theory.core.table import collect
@@ -499,7 +500,7 @@ def test_orthogonal_starts_are_judged_by_the_worst_pair_at_the_worst_time(monkey
     assert steps == [pytest.approx([0.5, 1, 2, 4]), pytest.approx([0.1, 0.2, 0.4, 0.8])]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("share", "start", "expected"), [(0.7, 0.5, 1.0), (1.3, 0.5, 1.3), (0.7, 0.4, 1.25), (0.7, 0.7, 1.4)]
 )
 def test_the_estimate_is_judged_by_its_worst_ratio(monkeypatch, share: float, start: float, expected: float):

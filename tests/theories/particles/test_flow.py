@@ -11,6 +11,7 @@ import pytest
 import torch
 from scipy.integrate import quad
 
+from tests.cases import each_case
 from transformer_theory.core.errors import NotConverged
 from transformer_theory.theories import particles
 from transformer_theory.theories.particles.dynamics import softmax_field, unit, unnormalised_field
@@ -67,7 +68,7 @@ def test_tokens_at_rest_stay_and_long_flows_end_early():
     assert torch.equal(particles.flow(X, partial(softmax_field, beta=1.0), times=(1e6,))[0], X)
 
 
-@pytest.mark.parametrize("times", [(), (1.0, 1.0), (-1.0,), (2.0, 1.0), (math.nan,), (1.0, math.inf)])
+@each_case("times", [(), (1.0, 1.0), (-1.0,), (2.0, 1.0), (math.nan,), (1.0, math.inf)])
 def test_times_that_do_not_increase_are_refused(times):
     with pytest.raises(ValueError, match="times must be non-negative and increase"):
         particles.flow(uniform(3, 3), partial(softmax_field, beta=1.0), times=times)
@@ -80,7 +81,7 @@ def test_tokens_that_are_not_finite_are_refused():
         particles.flow(torch.full((2, 3), torch.nan), partial(softmax_field, beta=1.0), times=(1.0,))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "message"),
     [
         (
@@ -202,7 +203,7 @@ SCALES = [(torch.float32, scale) for scale in (1e-36, 1e-23, 1e18, 1e36)] + [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "scale"), SCALES)
+@each_case(("dtype", "scale"), SCALES)
 def test_directions_do_not_depend_on_the_scale(dtype, scale):
     x = torch.randn(5, 3, generator=generator(), dtype=torch.float64)
     u = x / x.square().sum(1, keepdim=True).sqrt()

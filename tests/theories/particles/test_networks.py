@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.core.metric import Activations
 from transformer_theory.core.table import collect
 from transformer_theory.core.theory import Unsupported
@@ -117,7 +118,7 @@ def test_a_causal_mask_leaves_nothing_out():
     assert rows[SHARE].value == measured(particles.SequenceClusters(), features(x))[SHARE].value
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("x", "reason"),
     [
         (torch.zeros(4, 3, 2), "no token has a direction"),
@@ -290,7 +291,7 @@ def test_data_without_pairs_are_refused(x: torch.Tensor, reason: str):
     assert reason in problem.reason
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("shared", "one_length", "expected"),
     [
         (0.2, True, 0.15),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.core.table import collect
 from transformer_theory.data import TokenData
 from transformer_theory.theories.random_features import (
@@ -331,9 +332,7 @@ def test_the_change_of_features_is_relative_to_the_largest_one():
     assert 0.1 < control < 2
 
 
-@pytest.mark.parametrize(
-    ("size", "refused"), [(1e45, False), (-1e45, False), (1.1e45, True), (-1.1e45, True)]
-)
+@each_case(("size", "refused"), [(1e45, False), (-1e45, False), (1.1e45, True), (-1.1e45, True)])
 def test_a_single_number_above_the_limit_is_refused(size: float, refused: bool):
     """The other numbers are small; so are all other inputs."""
     x = torch.full((3, 4, 2), 0.5, dtype=torch.float64)
@@ -412,7 +411,7 @@ def test_the_control_of_the_limit_has_half_the_weight_of_the_correlation():
     assert distance[4.0] < 0.05 * np.linalg.norm(monte_carlo)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "kind", "depth", "batch"),
     [
         ("weights trained", "TrainedHeads", 0, 600),

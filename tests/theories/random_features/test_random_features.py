@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.core.table import collect
 from transformer_theory.core.theory import Unsupported
 from transformer_theory.data import TokenData
@@ -29,7 +30,7 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-@pytest.mark.parametrize("angle", [0.0, 0.3, math.pi / 2, 2.5, math.pi])
+@each_case("angle", [0.0, 0.3, math.pi / 2, 2.5, math.pi])
 def test_the_kernel_of_relu_is_the_integral_over_the_plane(angle):
     """In polar coordinates E[relu(w.a) relu(w.b)] is the integral of r^3 exp(-r^2/2), which is 2, times that
     over directions, over 2 pi.
@@ -252,7 +253,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("case", BAD)
+@each_case("case", BAD)
 def test_bad_input_gets_one_line(case, unchecked):
     call, message = BAD[case]
     with pytest.raises(ValueError, match=message) as error:
@@ -266,7 +267,7 @@ def test_features_that_do_not_fit_into_memory_are_refused(monkeypatch):
         HEADS.features(X)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "reason"),
     [
         (TokenData(torch.randn(30, 3, 2, dtype=torch.float64)), "labels of at least two classes"),

@@ -8,6 +8,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from scipy.stats import t
 
+from tests.cases import each_case
 from transformer_theory.core.metric import Activations
 from transformer_theory.core.statistics import permutations
 from transformer_theory.core.table import collect
@@ -218,7 +219,7 @@ def test_the_ranks_may_fill_the_space_and_a_small_class_has_a_small_margin():
         assert (rows[on_data.RANKS_FIT].value, rows[on_data.RANKS_FIT].verdict) == (ranks, fits)
 
 
-@pytest.mark.parametrize(("samples", "dims"), [(30, 10), (31, 10), (30, 11), (6, 10), (6, 11)])
+@each_case(("samples", "dims"), [(30, 10), (31, 10), (30, 11), (6, 10), (6, 11)])
 def test_as_many_samples_and_dimensions_as_the_limits_are_kept(samples: int, dims: int, monkeypatch):
     monkeypatch.setattr(on_data, "MAX_SAMPLES", 30)
     monkeypatch.setattr(on_data, "MAX_DIM", 10)

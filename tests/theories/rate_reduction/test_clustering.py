@@ -12,6 +12,7 @@ from sklearn.datasets import load_digits, make_blobs
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from sklearn.utils.estimator_checks import check_estimator
 
+from tests.cases import each_case
 from transformer_theory.metrics.coding import segmented_coding_length
 from transformer_theory.theories.rate_reduction import NearestSubspaceClassifier
 from transformer_theory.theories.rate_reduction.clustering import (
@@ -48,8 +49,8 @@ def search(X, eps):
     return labels, np.array(lengths)
 
 
-@pytest.mark.parametrize("dim", [4, 30])  # fewer and more dimensions than samples
-@pytest.mark.parametrize("eps", [0.05, 0.3])
+@each_case("dim", [4, 30])  # fewer and more dimensions than samples
+@each_case("eps", [0.05, 0.3])
 def test_it_is_the_search_over_all_pairs(dim, eps, unchecked):
     X, _ = mixture((1, 2, 2), 4, dim)
     labels, lengths = search(X, eps)
@@ -117,7 +118,7 @@ def test_groups_around_means_are_found_once_a_constant_is_appended():
     assert adjusted_rand_score(truth, CodingLengthClustering(0.2).fit(X).labels_) < 0.4
 
 
-@pytest.mark.parametrize("eps", [0.0, -1.0, float("nan"), float("inf")])
+@each_case("eps", [0.0, -1.0, float("nan"), float("inf")])
 def test_the_distortion_must_be_positive(eps):
     with pytest.raises(ValueError, match="eps must be positive and finite"):
         CodingLengthClustering(eps).fit(np.eye(3))

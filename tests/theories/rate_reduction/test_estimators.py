@@ -13,6 +13,7 @@ from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
+from tests.cases import each_case
 from transformer_theory.metrics.coding import unit_norm
 from transformer_theory.theories import rate_reduction
 from transformer_theory.theories.rate_reduction.estimators import (
@@ -167,7 +168,7 @@ def test_what_is_no_direction_or_no_class_is_refused(kind):
         quick(kind).fit(X, y).predict(X[:, :3])
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("model", "message"),
     [
         (NearestSubspaceClassifier(rank=0), "rank must be at least 1, got 0"),

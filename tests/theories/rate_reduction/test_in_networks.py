@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.core.metric import Activations
 from transformer_theory.core.statistics import reason_without_p
 from transformer_theory.metrics import class_features
@@ -219,7 +220,7 @@ def test_layers_and_networks_share_the_permutations():
     assert len(set(first)) == 5
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("n", "d", "labels", "reason"),
     [
         (12, 8, torch.zeros(12, dtype=torch.long), "with one class"),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.core.errors import NotConverged
 from transformer_theory.data import TokenData
 from transformer_theory.metrics.coding import rate_reduction, unit_norm
@@ -52,7 +53,7 @@ def lines(angle):
     return torch.cat([signs[:, None] * direction for direction in directions])
 
 
-@pytest.mark.parametrize("degrees", [0.0, 17.0, 60.0, 90.0])
+@each_case("degrees", [0.0, 17.0, 60.0, 90.0])
 def test_the_angle_between_two_lines(degrees):
     angles = quantities.mean_angles(
         lines(math.radians(degrees)), torch.tensor([[*range(8)], [0, 1, 4, 5, 2, 3, 6, 7]]), (4, 4)
@@ -91,9 +92,7 @@ def test_the_value_at_neural_collapse_is_that_of_a_simplex(sizes):
     assert value < flat_reduction(sizes, [1] * k, dim, eps=EPS) < optimum(sizes, dim, eps=EPS).value
 
 
-@pytest.mark.parametrize(
-    ("sizes", "dim", "eps"), [((5,), 4, 1.0), ((5, 0), 4, 1.0), ((5, 5, 5), 1, 1.0), ((5, 5), 4, 0.0)]
-)
+@each_case(("sizes", "dim", "eps"), [((5,), 4, 1.0), ((5, 0), 4, 1.0), ((5, 5, 5), 1, 1.0), ((5, 5), 4, 0.0)])
 def test_a_simplex_that_does_not_fit_is_refused(sizes, dim, eps):
     with pytest.raises(ValueError, match=r"simplex|eps"):
         quantities.collapsed_reduction(sizes, dim, eps=eps)

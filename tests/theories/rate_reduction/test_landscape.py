@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.metrics.coding import rate_reduction
 from transformer_theory.theories.rate_reduction.ascent import ascend, polish
 from transformer_theory.theories.rate_reduction.landscape import (
@@ -97,7 +98,7 @@ def test_a_step_down_from_a_saddle_ends_higher(problem, generator):
     assert problem.value(end) > problem.value(saddle) + 1e-3
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "message"),
     [
         (lambda: Regularised((3, 3), 2, 1.0, 1.0), "penalty must lie between 0 and"),

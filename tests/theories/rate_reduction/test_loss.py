@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.problems.ranks import on_two_ranks
 from tests.problems.rate_reduction import MCR2_OPTIMUM, textbook_class_rate
 from transformer_theory.metrics.coding import coding_rate, rate_reduction, unit_norm
@@ -32,8 +33,8 @@ def textbook(X, y, gamma1, gamma2):
 SHAPES = [(60, 8, 4), (12, 30, 3), (90, 8, 30), (200, 8, 2), (1, 5, 1), (8, 8, 1)]
 
 
-@pytest.mark.parametrize(("gamma1", "gamma2"), [(1.0, 1.0), (20.0, 0.05), (0.3, 2.0)])
-@pytest.mark.parametrize(("n", "d", "classes"), SHAPES)
+@each_case(("gamma1", "gamma2"), [(1.0, 1.0), (20.0, 0.05), (0.3, 2.0)])
+@each_case(("n", "d", "classes"), SHAPES)
 def test_value_and_gradient_are_those_of_the_membership_matrices(n, d, classes, gamma1, gamma2):
     X, y = batch(n, d, classes)
     X.requires_grad_()
@@ -182,7 +183,7 @@ LABELS = torch.tensor([0, 1, 1])
 LOSS = MaximalCodingRateReduction()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "message"),
     [
         (lambda: LOSS(2 * ROWS, LABELS), "norms from 2 to 2"),

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.cases import each_case
 from transformer_theory.data.corruption import relabel_uniformly
 from transformer_theory.models import ResNet18, ResNet18Control, ResNet18STL, build
 from transformer_theory.theories.rate_reduction import mcr2_training
@@ -104,7 +105,7 @@ def test_without_labels_the_copies_of_an_image_come_together():
     assert spread(model) > before + 0.2
 
 
-@pytest.mark.parametrize("name", RATE_REDUCTION_RECIPES)
+@each_case("name", RATE_REDUCTION_RECIPES)
 def test_each_published_recipe_takes_a_step(name):
     recipe = RATE_REDUCTION_RECIPES[name]
     assert (recipe.batch_size, recipe.eps**2, recipe.momentum, recipe.weight_decay) == (
@@ -138,7 +139,7 @@ def test_the_generator_decides_and_the_global_one_is_left_alone():
     assert torch.equal(state, torch.get_rng_state())
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "kind", "parameters"),
     [
         ("CIFAR-10, supervised", ResNet18, 11_497_664),
@@ -213,7 +214,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@each_case("name", CHANGES)
 def test_changes_keep_shape_and_range_and_differ_between_images(name):
     torch.manual_seed(0)
     images = torch.rand(1, 3, 10, 8).expand(64, -1, -1, -1)

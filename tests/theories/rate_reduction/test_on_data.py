@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory import data
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import HEADLINE_DRAWS, over_seeds, permutations
@@ -143,7 +144,7 @@ def test_unsupported_data_are_refused_with_a_reason(tokens, labels, reason):
     assert reason in problem.reason
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("tokens", "labels"),
     [
         (normal(2, 1, 1), torch.tensor([0, 1])),

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.problems.rate_reduction import MCR2_OPTIMUM
 from transformer_theory.metrics.coding import rate_reduction as reduction
 from transformer_theory.theories import rate_reduction
@@ -163,7 +164,7 @@ def test_equal_second_moments_give_zero(generator):
     assert float(reduction(X, y, eps=EPS)) > 1e-6
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "message"),
     [
         (
@@ -205,7 +206,7 @@ def test_bad_input_is_named(unchecked, call, message):
         call()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "message"),
     [
         (

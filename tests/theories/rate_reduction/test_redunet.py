@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.metrics.coding import class_coding_rate, coding_rate, unit_norm
 from transformer_theory.metrics.coding import rate_reduction as reduction
 from transformer_theory.theories import rate_reduction
@@ -130,7 +131,7 @@ def test_the_hessians_of_the_rates_lie_where_the_guaranteed_step_needs_them():
     assert rate_reduction.guaranteed_step(30, 5, eps=0.5) == pytest.approx(8 / 9 * 30 * 0.25 / 5)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each_case("seed", range(5))
 def test_the_guaranteed_step_raises_the_rate_reduction_of_any_features(seed):
     X, y = (
         normal(40, 7, seed=seed) * torch.logspace(0, -2, 7, dtype=torch.float64),
@@ -207,7 +208,7 @@ def net(features=None, labels=None, **more):
     return rate_reduction.construct(features, labels, **{**SETTINGS, **more})
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "message"),
     [
         (

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.theories import rate_reduction
 
 SETTINGS = {"eps": 0.5, "step": 0.5, "sharpness": 3.0}
@@ -27,7 +28,7 @@ def all_shifts(samples):
     return [shifted(samples, by) for by in itertools.product(*map(range, samples.shape[2:]))]
 
 
-@pytest.mark.parametrize("grid", GRIDS, ids=str)
+@each_case("grid", GRIDS, ids=str)
 def test_it_is_the_vector_network_on_all_shifts(grid):
     """The circulant matrices themselves, c T x c T, are the independent route."""
     samples, labels, unseen = normal(7, 3, *grid), torch.arange(7) % 2, normal(5, 3, *grid, seed=1)
@@ -44,7 +45,7 @@ def test_it_is_the_vector_network_on_all_shifts(grid):
     assert_close(net.predict(moved), vector.predict(moved.flatten(1)))
 
 
-@pytest.mark.parametrize("grid", GRIDS, ids=str)
+@each_case("grid", GRIDS, ids=str)
 def test_features_of_a_shifted_sample_are_the_shifted_features(grid):
     net = rate_reduction.construct_shift_invariant(
         normal(9, 2, *grid), torch.arange(9) % 3, layers=5, **SETTINGS
@@ -148,7 +149,7 @@ def shift_net(samples=None, labels=None, **more):
     return rate_reduction.construct_shift_invariant(samples, labels, **{"layers": 1, **SETTINGS, **more})
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "message"),
     [
         (lambda: shift_net(normal(4, 5)), r"samples must have shape \[n, c, T\] or \[n, c, h, w\]"),

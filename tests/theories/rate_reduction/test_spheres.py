@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.metrics.coding import rate_reduction
 from transformer_theory.theories import rate_reduction as theory
 from transformer_theory.theories.rate_reduction.ascent import ascend, polish
@@ -109,7 +110,7 @@ def test_the_hessian_is_blind_to_radii(generator):
     assert PROBLEM.eigenvalues(X).shape == (sum(SIZES) * DIM - len(SIZES),)
 
 
-@pytest.mark.parametrize("ranks", [None, (1, 1, 1), (1, 1, 2), (2, 1, 2), (1, 3, 1)], ids=str)
+@each_case("ranks", [None, (1, 1, 1), (1, 1, 2), (2, 1, 2), (1, 3, 1)], ids=str)
 def test_orthogonal_flat_classes_are_maximisers_up_to_rotations(ranks, generator):
     """The closed-form optimum (None), and flat classes of other ranks, which are poorer: the Hessian vanishes
     on the orbit, where ΔR is constant, and is negative elsewhere.
@@ -146,7 +147,7 @@ def test_flat_spectra_are_maximisers_up_to_the_bound_on_the_rank(eps, largest, g
         assert_close(problem.steepest(X), max(bend / alpha, 0.0), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "saddle",
     [
         lambda generator: uneven(PROBLEM, (1, 1, 2), generator=generator),
@@ -195,7 +196,7 @@ def test_ascents_end_at_flat_orthogonal_classes(generator, unchecked):
         assert PROBLEM.disorder(end) < 1e-8
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "message"),
     [
         (lambda: OnSpheres((3,), 2, 1.0), r"two classes with samples in each, got \[3\]"),

@@ -10,6 +10,7 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.metrics import mutual_info_score
 
+from tests.cases import each_case
 from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.metric import Activations
 from transformer_theory.core.statistics import permutations
@@ -364,7 +365,7 @@ def test_information_about_labels_counts_as_a_row_of_labels():
     assert (settings.of_labels, settings.side) == (True, ">=")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "dim", "sees", "decay", "blocks", "networks"),
     [
         ("router sees keys only", 9, 8, 0.0, 0, 6),
@@ -450,7 +451,7 @@ def test_the_gradients_of_a_choice_are_judged_by_the_mean_that_is_farther_from_i
     assert control.value == pytest.approx(max(biased, errors["REINFORCE"]), rel=1e-4)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("claim", "changes", "contents", "number"),
     [
         (claims.early_penalty, {}, False, "success"),

@@ -8,6 +8,7 @@ import torch
 from scipy.integrate import quad
 from sklearn.metrics import mutual_info_score
 
+from tests.cases import each_case
 from transformer_theory.theories import router
 from transformer_theory.theories.router import choice, information, needle
 
@@ -20,7 +21,7 @@ def logistic_density(u: float) -> float:
     return 0.25 / math.cosh(u / 2) ** 2
 
 
-@pytest.mark.parametrize("delta", [0.0, 0.005, 0.02, -0.7, 1.0, 5.0, -40.0])
+@each_case("delta", [0.0, 0.005, 0.02, -0.7, 1.0, 5.0, -40.0])
 def test_the_mean_of_the_relaxed_gradient_is_a_convolution(delta: float):
     expected = quad(
         lambda u: logistic_density(u) * logistic_density(u - delta),
@@ -225,7 +226,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("case", BAD)
+@each_case("case", BAD)
 @pytest.mark.usefixtures("unchecked")
 def test_bad_input_has_one_line(case: str):
     call, message = BAD[case]

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.metric import Activations
 from transformer_theory.core.table import collect
@@ -146,7 +147,7 @@ def test_the_metric_finds_a_choice_that_tells_the_label_and_none_in_noise():
             assert row.value > 1.0
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("labels", "reason"),
     [
         (None, "no label per sequence"),
@@ -224,7 +225,7 @@ def test_on_noise_the_information_is_inside_its_null():
     assert sum((1 + sum(draw >= row.value for draw in row.null.draws)) / 40 <= 0.05 for row in values) <= 1
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "reason"),
     [
         (replace(marked(), labels=None), "needs labels"),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.core.result import Result
 from transformer_theory.core.table import collect
 from transformer_theory.data import TokenData
@@ -15,7 +16,7 @@ from transformer_theory.theories.scan_snap.on_data import HEADLINE, ON_DATA
 IDS, QUERY, NEXT = np.arange(12).reshape(4, 3), np.full(4, 20), np.array([1, 2, 1, 2])
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("change", "error", "part"),
     [
         ({"ids": IDS * 1.0}, ValueError, "ids .*float64"),
@@ -53,8 +54,8 @@ def tokens_of(ids: torch.Tensor, next_id: torch.Tensor) -> TokenData:
     )
 
 
-@pytest.mark.parametrize("draws", [0, 199])
-@pytest.mark.parametrize(
+@each_case("draws", [0, 199])
+@each_case(
     ("ids", "next_id", "reason"),
     [
         (torch.arange(60).view(12, 5) % 7, torch.zeros(12, dtype=torch.long), "two next tokens"),  # one class

@@ -9,6 +9,7 @@ import torch
 from scipy.stats import kendalltau
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.problems.scan_snap import ideal_sequences, one_common
 from transformer_theory import scan_snap
 from transformer_theory.core.measurement import Measurement, Null
@@ -212,7 +213,7 @@ def test_random_changes_are_significant_in_at_most_five_per_cent(
     assert all(math.isnan(order.threshold) for order in orders) == (largest == 0)
 
 
-@pytest.mark.parametrize("draws", [18, 19, 39, 199])
+@each_case("draws", [18, 19, 39, 199])
 def test_the_threshold_is_the_smallest_value_with_a_small_p(draws: int, generator):
     null = Null("permuted", tuple((torch.randint(-9, 10, (draws,), generator=generator) / 10).tolist()))
     threshold = smallest_significant(null)

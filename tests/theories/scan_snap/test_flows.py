@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.problems.scan_snap import counterexample, one_common
 from transformer_theory.core.errors import Infeasible, NotConverged
 from transformer_theory.theories.scan_snap import (
@@ -243,8 +244,8 @@ def test_late_attention_hardly_depends_on_its_learning_rate():
 # ---- classes that are all alike
 
 
-@pytest.mark.parametrize(("reduced", "full"), PAIRS)
-@pytest.mark.parametrize(
+@each_case(("reduced", "full"), PAIRS)
+@each_case(
     ("classes", "vocab_size", "common", "per_query"),
     [(4, 4, 1, None), (4, 50, 2, 2), (6, 6, 3, 1), (3, 1000, 1, None), (2, 3, 1, 1)],
 )
@@ -314,7 +315,7 @@ def test_the_conserved_form_for_a_thousand_classes():
 # ---- the exact flow where every token follows
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("classes", "overlap", "eta_z", "error"),
     [
         (50, 0.0033, 0.01, 0.003),
@@ -370,7 +371,7 @@ def test_the_second_common_token_grows_in_all_flows():
         assert float(move[1]) > 0 > float(move[0])
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("make", "error", "message"),
     [
         (
@@ -427,7 +428,7 @@ def test_lists_and_numbers_are_accepted(unchecked):
     assert closed_form.B(1.0, classes=2, vocab_size=9, eta_y=1.0, eta_z=1.0, overlap=0.1).shape == ()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("make", "message"),
     [
         (lambda: alike(1, vocab_size=9, weights=WEIGHTS, common_share=0.1), "classes .* 1 "),

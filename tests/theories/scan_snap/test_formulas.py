@@ -10,6 +10,7 @@ import torch
 from scipy.integrate import quad
 from scipy.optimize import brentq
 
+from tests.cases import each_case
 from transformer_theory.core.measurement import Null
 from transformer_theory.theories.scan_snap import closed_form, count_sequences, minimal_model, query_data
 from transformer_theory.theories.scan_snap.orders import chance_level, rank_correlation, smallest_significant
@@ -143,7 +144,7 @@ def test_sharpness_is_that_of_the_positions():
     assert minimal_model._accuracy(logits, torch.tensor([1, 1, 1])) == pytest.approx(2 / 3)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("sequences", "kinds", "classes", "rate", "steps"),
     [
         (300, 5, 3, 1.0, 1000),  # 128 * 5 * 4 multiplications: 97,656 steps

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.problems.scan_snap import one_common
 from transformer_theory.theories.scan_snap import (
     SequenceClasses,
@@ -47,7 +48,7 @@ def test_the_bounds_hold_with_the_share_of_the_class_and_not_as_printed():
     assert float(share.slack.min()) > 0 > float(printed.slack.max())
 
 
-@pytest.mark.parametrize(("of_logits", "of_drive"), [(-1.0, 1.0), (1.0, -1.0), (-1.0, -1.0), (0.0, 1.0)])
+@each_case(("of_logits", "of_drive"), [(-1.0, 1.0), (1.0, -1.0), (-1.0, -1.0), (0.0, 1.0)])
 def test_a_wrong_sign_crosses_the_bounds(of_logits: float, of_drive: float):
     classes = one_common(5, 5000, 0.06)
     right = lemma4_flow(classes, tensor(1e4, 1e8), eta_y=1.0, eta_z=0.1)

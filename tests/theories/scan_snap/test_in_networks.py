@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.metric import Activations
 from transformer_theory.theories.scan_snap import ScanAndSnap
@@ -48,8 +49,8 @@ def test_a_mask_counts_the_allowed_keys_only():
     assert unmasked.compute()[0].value > 0.3
 
 
-@pytest.mark.parametrize("spoilt", [float("nan"), 0.0])
-@pytest.mark.parametrize("mask", [False, True])
+@each_case("spoilt", [float("nan"), 0.0])
+@each_case("mask", [False, True])
 def test_rows_that_are_not_distributions_are_omitted(spoilt, mask, generator):
     weights = torch.softmax(torch.randn(6, 2, 4, 5, generator=generator, dtype=torch.float64), dim=-1)
     cut, whole = ScanAndSnap(), ScanAndSnap()

@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.core.errors import NotConverged
 from transformer_theory.data.text import Text, Vocabulary
 from transformer_theory.models.decoder import Decoder
@@ -97,7 +98,7 @@ def test_loss_is_the_mean_over_all_words_but_the_first():
     assert_close(next_word_loss(network, batch).item(), sum(by_hand) / len(by_hand), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "words"),
     [
         (lambda: sgd(0.0), "rate .*0.0"),

@@ -3,10 +3,10 @@
 import sys
 import time
 
-import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.theories.scan_snap import (
     Batch,
     Weights,
@@ -36,8 +36,8 @@ def random_weights(data, *, runs: tuple[int, ...], rest: int, seed: int = 1) -> 
     return Weights(Y, torch.randn(*runs, Q, S, generator=generator, dtype=torch.float64), rest)
 
 
-@pytest.mark.parametrize("runs", [(), (3,)])
-@pytest.mark.parametrize("rest", [0, 7])
+@each_case("runs", [(), (3,)])
+@each_case("rest", [0, 7])
 def test_lists_of_tokens_give_the_directions_of_dense_counts(runs: tuple[int, ...], rest: int, generator):
     data = texts()
     weights, index = random_weights(data, runs=runs, rest=rest), torch.randperm(40, generator=generator)[:9]

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.problems.scan_snap import SYN_SMALL_PLATEAU, counterexample, explicit_loss, one_common
 from transformer_theory.core.errors import Infeasible, NotConverged
 from transformer_theory.theories.scan_snap import (
@@ -236,8 +237,8 @@ def test_training_that_diverges_names_the_step():
 # ---- closed forms
 
 
-@pytest.mark.parametrize("M", [2, 34, 1000, 10**6])
-@pytest.mark.parametrize("eta_y", [0.1, 3.0])
+@each_case("M", [2, 34, 1000, 10**6])
+@each_case("eta_y", [0.1, 3.0])
 def test_h_solves_its_equation(M: int, eta_y: float):
     t = torch.cat([torch.zeros(1, dtype=torch.float64), torch.logspace(-12, 30, 300, dtype=torch.float64)])
     x = M * closed_form.h(t, vocab_size=M, eta_y=eta_y)
@@ -336,7 +337,7 @@ def test_instances_of_the_claims_meet_their_assumptions():
 # ---- bad input
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("make", "message"),
     [
         (lambda: SequenceClasses(P2 * 1.1, ONE_QUERY, 10), "row 0 sums to 1.1"),

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.problems.scan_snap import ideal_sequences
 from transformer_theory import data, scan_snap
 from transformer_theory.core.measurement import Measurement
@@ -222,7 +223,7 @@ def test_surplus_classes_are_omitted():
     assert analysis.comparisons[0].data.classes.classes == 4
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("change", "reason"),
     [
         ({"next_ids": lambda x: np.zeros_like(x)}, "got one in 300 sequences"),

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from transformer_theory.core.table import Table
 from transformer_theory.data.text import Text, Vocabulary
 from transformer_theory.metrics import attention
@@ -187,7 +188,7 @@ def test_labels_must_number_the_windows():
     assert "p.labels" in p.result().table[0].reason
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "words"),
     [
         (lambda: count_continuations(IDS, vocab_size=V, context=1), "context .* got 1"),

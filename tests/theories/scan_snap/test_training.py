@@ -8,6 +8,7 @@ import torch
 from scipy.stats import binom, chi2, multinomial
 from torch.testing import assert_close
 
+from tests.cases import each_case
 from tests.problems.scan_snap import explicit_loss
 from transformer_theory.core import figure
 from transformer_theory.core.errors import NotConverged
@@ -76,8 +77,8 @@ def test_results_of_training_can_be_differentiated(optimiser):
         (part * torch.ones((), requires_grad=True)).sum().backward()
 
 
-@pytest.mark.parametrize("kind", ["zero", "random"])
-@pytest.mark.parametrize(
+@each_case("kind", ["zero", "random"])
+@each_case(
     "classes",
     [synthetic(2), synthetic(6, per_query=2, common=2, distinct=3), uneven()],
     ids=["few", "many", "uneven"],
@@ -110,11 +111,9 @@ def test_grouped_directions_agree_with_autograd(classes: SequenceClasses, kind: 
     assert found.decoder.shape[-1] == (M if kind == "random" else K + 1)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("spread", [80.0, 370.0, 2000.0])
-@pytest.mark.parametrize(
-    "classes", [synthetic(2, common=4, distinct=6), synthetic(6, per_query=2, common=2, distinct=3)]
-)
+@each_case("dtype", [torch.float32, torch.float64])
+@each_case("spread", [80.0, 370.0, 2000.0])
+@each_case("classes", [synthetic(2, common=4, distinct=6), synthetic(6, per_query=2, common=2, distinct=3)])
 def test_sequences_without_the_token_that_has_all_attention(
     classes: SequenceClasses, spread: float, dtype: torch.dtype
 ):
@@ -162,7 +161,7 @@ def test_sampled_counts_are_multinomial():
         assert seen == pytest.approx(chance, abs=4 * (chance / len(own)) ** 0.5)
 
 
-@pytest.mark.parametrize("context", [1, 7, 127, 1000])
+@each_case("context", [1, 7, 127, 1000])
 def test_counts_by_halving_have_the_multinomial_law(context: int):
     P = np.array([[0.1, 0.2, 0.05, 0.25, 0.4, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0, 0.3, 0.0, 0.7]])
     drawn = Multinomial(P, context).draw(np.repeat([0, 1], 40_000), np.random.default_rng(0))
@@ -424,7 +423,7 @@ def descent(**changed):
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("make", "message"),
     [
         (lambda: descent(eta_y=torch.ones(3)), r"eta_y .*\[2\], got shape \[3\]"),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.core.metric import Activations
 from transformer_theory.theories.turing import Margins, ladder
 from transformer_theory.theories.turing import invariance as networks
@@ -62,8 +63,8 @@ def masks() -> dict[str, torch.Tensor | None]:
     return {"none": None, "causal": torch.ones(1, 1, 7, 7).tril().bool(), "of each head": several}
 
 
-@pytest.mark.parametrize("quantity", [MARGIN, CLOSE])
-@pytest.mark.parametrize("kind", ["none", "causal", "of each head"])
+@each_case("quantity", [MARGIN, CLOSE])
+@each_case("kind", ["none", "causal", "of each head"])
 def test_values_and_draws_are_those_of_the_allowed_keys(kind: str, quantity: str):
     """A draw has the scores m + s z of a row: mean, deviation (over n) and number of its allowed keys."""
     query, key = instance()
@@ -267,9 +268,9 @@ POOLS = {
 }
 
 
-@pytest.mark.parametrize("steps", [1, 2, 4])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("kind", POOLS)
+@each_case("steps", [1, 2, 4])
+@each_case("causal", [False, True])
+@each_case("kind", POOLS)
 def test_the_decoder_attends_to_its_own_tokens_and_to_the_encoder(kind: str, causal: bool, steps: int):
     """Unequal numbers of symbols; the seed is the first token, and only the last output is kept."""
     network = networks.random_network(generator(2))

@@ -8,6 +8,7 @@ from fractions import Fraction
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.theories.turing import PerezTransformer, TuringMachine, compile_machine, machines
 from transformer_theory.theories.turing.claims import precision
 from transformer_theory.theories.turing.claims.construction import normal_form, without_tie_break
@@ -80,7 +81,7 @@ def test_a_plain_forward_pass_gives_the_same_tokens(machine: TuringMachine, word
         assert torch.allclose(row, expected, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("name", machines.LIBRARY)
+@each_case("name", machines.LIBRARY)
 def test_every_machine_of_the_library_runs(name: str):
     make, word = machines.LIBRARY[name]
     transformer = compile_machine(make())
@@ -351,7 +352,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@each_case("case", CASES)
 def test_bad_input_is_named(unchecked, case: str):
     call, text = CASES[case]
     with pytest.raises((ValueError, TypeError, KeyError), match=text) as error:

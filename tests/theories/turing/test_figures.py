@@ -5,6 +5,7 @@ first errors.
 import numpy as np
 import pytest
 
+from tests.cases import each_case
 from transformer_theory.cli import main
 from transformer_theory.core.result import Result
 from transformer_theory.theories.turing import compile_machine, machines
@@ -46,7 +47,7 @@ def test_bad_settings_are_one_line(tmp_path, capsys, options, text):
     assert "Traceback" not in message
 
 
-@pytest.mark.parametrize("machine", machines.LIBRARY)
+@each_case("machine", machines.LIBRARY)
 def test_every_machine_of_the_library_has_a_word(machine: str):
     result = trace(machine=machine, steps=30).run()
     assert result.select(quantity=FIRST_ERROR).one().value == 1

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.theories.turing import machines
 from transformer_theory.theories.turing.claims import CLAIMS
 from transformer_theory.theories.turing.claims import invariance as claims
@@ -96,7 +97,7 @@ def test_a_machine_that_rewrites_nothing_keeps_an_error():
     assert turning.value > 0.1
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "status"),
     [
         ("trace", "second-hand"),

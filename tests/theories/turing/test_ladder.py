@@ -1,9 +1,9 @@
 """The ladder: its rungs, and its null distributions against plain simulations."""
 
 import numpy as np
-import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.core.ladder import CONSTRUCTION_COLUMNS
 from transformer_theory.core.statistics import LADDER_DRAWS
 from transformer_theory.theories.turing import ladder
@@ -25,7 +25,7 @@ def test_the_rungs_are_those_of_a_construction():
     assert {rung.needs for rung in LADDER.rungs} == {""}
 
 
-@pytest.mark.parametrize("name", RUNGS)
+@each_case("name", RUNGS)
 def test_a_rung_has_a_value_and_two_nulls(name: str, monkeypatch):
     monkeypatch.setattr(ladder, "STEPS", 60)
     (row,) = RUNGS[name].measure(generator(1))
@@ -78,8 +78,8 @@ def simulated(run: Run, draws: int, seed: int, *, same_cell: bool) -> np.ndarray
     return np.array(shares)
 
 
-@pytest.mark.parametrize("kind", [NULL_KIND, VISITS])
-@pytest.mark.parametrize(
+@each_case("kind", [NULL_KIND, VISITS])
+@each_case(
     "run",
     [
         Run("counter", repeated_counter().normalise(), "0000", 60),

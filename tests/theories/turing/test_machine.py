@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.theories.turing import TuringMachine, machines
 from transformer_theory.theories.turing.claims.instances import Run
 from transformer_theory.theories.turing.machine import Trace
@@ -27,7 +28,7 @@ def words(letters: str, longest: int):
     return ("".join(word) for n in range(longest + 1) for word in itertools.product(letters, repeat=n))
 
 
-@pytest.mark.parametrize("number", [0, 1, 2, 3, 7, 12, 63, 100])
+@each_case("number", [0, 1, 2, 3, 7, 12, 63, 100])
 def test_increment_adds_one(number: int):
     assert machines.increment().tape(f"{number:b}", 60) == f"{number + 1:b}"
 
@@ -77,7 +78,7 @@ def test_visits_are_the_last_ones():
     assert trace.attended[0] == -1
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each_case("seed", range(4))
 def test_the_normal_form_does_the_same_after_reading_the_word(seed: int):
     machine, word = machines.random_machine(4, generator(seed)), "0110"
     normal = machine.normalise()
@@ -258,7 +259,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@each_case("case", CASES)
 def test_bad_input_is_named(unchecked, case: str):
     call, text = CASES[case]
     with pytest.raises((ValueError, TypeError), match=text) as error:

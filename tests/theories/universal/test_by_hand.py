@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory import universal
 from transformer_theory.core.metric import Activations
 from transformer_theory.theories.universal import ladder
@@ -169,7 +170,7 @@ def test_the_control_of_the_global_factor_has_the_factor_of_theorem_2():
     assert seen == factors
 
 
-@pytest.mark.parametrize(("k", "d", "n"), [(3, 1, 2), (2, 2, 2), (4, 1, 3), (3, 2, 2)])
+@each_case(("k", "d", "n"), [(3, 1, 2), (2, 2, 2), (4, 1, 3), (3, 2, 2)])
 def test_the_control_of_the_sizes_counts_the_leading_order_of_value_layers(k, d, n, monkeypatch):
     """n k^(dn) / n! layers in place of n C(k^d, n); everything else is as the theorem counts it."""
     monkeypatch.setattr(networks, "SIZES", ((k, d, n),))

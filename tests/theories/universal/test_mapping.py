@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from tests.cases import each_case
 from transformer_theory import universal
 from transformer_theory.theories.universal import ContextualMapping
 from transformer_theory.theories.universal.grids import (
@@ -39,7 +40,7 @@ def simulated(tokens: list[int], states: int, scanned: list[int], factor: int) -
     return [code + factor * max(codes) for code in codes]
 
 
-@pytest.mark.parametrize(("k", "d", "n"), [(4, 1, 3), (2, 2, 3), (3, 2, 2), (5, 1, 4)])
+@each_case(("k", "d", "n"), [(4, 1, 3), (2, 2, 3), (3, 2, 2), (5, 1, 4)])
 def test_codes_of_distinct_tokens_are_those_of_the_closed_form(k: int, d: int, n: int):
     mapping = ContextualMapping(d, n, Fraction(1, k))
     assert mapping.factor == k ** (d * (n + 1))
@@ -193,7 +194,7 @@ def test_resolution(delta, k):
     assert resolution(delta) == k
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("sizes", "error", "message"),
     [
         ((-1, 2, 3), ValueError, "k must be at least 1, got -1"),
@@ -211,7 +212,7 @@ def test_sizes_of_grids_are_named(sizes, error, message: str, unchecked):
             function(*sizes)
 
 
-@pytest.mark.parametrize(("k", "d", "n"), [(2, 1, 2), (3, 1, 2), (2, 2, 3), (3, 1, 4), (2, 3, 2)])
+@each_case(("k", "d", "n"), [(2, 1, 2), (3, 1, 2), (2, 2, 3), (3, 1, 4), (2, 3, 2)])
 def test_grids_their_codes_and_their_repeated_tokens_by_loops(k: int, d: int, n: int):
     """Digits from the last entry of the last token on; codes have the first entry as their lowest digit."""
     grids = [np.reshape(entries, (n, d)).tolist() for entries in itertools.product(range(k), repeat=n * d)]
@@ -232,14 +233,12 @@ def test_grids_their_codes_and_their_repeated_tokens_by_loops(k: int, d: int, n:
     assert len(pairs) == len(named) == numbers.max() + 1  # the same partition
 
 
-@pytest.mark.parametrize(
-    ("delta", "k"), [(1e-6, 10**6), (0.5, 2), (0.25 * (1 + 0.9e-9), 4), (np.float32(1 / 3), 3)]
-)
+@each_case(("delta", "k"), [(1e-6, 10**6), (0.5, 2), (0.25 * (1 + 0.9e-9), 4), (np.float32(1 / 3), 3)])
 def test_widths_at_the_limits(delta, k: int):
     assert resolution(delta) == k
 
 
-@pytest.mark.parametrize("delta", [0.9e-6, 1.0, 0.25 * (1 + 1.1e-9), 1.5, 0.0, -0.5, 0.3])
+@each_case("delta", [0.9e-6, 1.0, 0.25 * (1 + 1.1e-9), 1.5, 0.0, -0.5, 0.3])
 def test_widths_that_do_not_tile(delta: float):
     with pytest.raises(ValueError, match="delta must be 1/k for an integer k >= 2"):
         resolution(delta)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.theories import vision
 from transformer_theory.theories.vision.in_networks import grid_distances
 
@@ -329,7 +330,7 @@ def patches_of():
     return data.patches(torch.zeros(2, 1, 8, 8), 3)
 
 
-@pytest.mark.parametrize("case", BAD)
+@each_case("case", BAD)
 @pytest.mark.usefixtures("unchecked")
 def test_bad_input_has_one_line(case: str):
     call, message = BAD[case]

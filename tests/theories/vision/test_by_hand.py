@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.metric import NO_IMAGES, Activations, Grid
 from transformer_theory.core.statistics import permutations
@@ -529,7 +530,7 @@ def test_the_hinge_loss_is_a_sum_over_models_of_means():
     assert float(loss) == pytest.approx((0.5 + 3 + 0) / 3 + (1 + 2 + 0) / 3)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("accuracies", "target", "expected"),
     [
         ((0.5, 0.7, 0.9), 0.8, 80.0),
@@ -564,7 +565,7 @@ def test_the_mass_of_a_batch_of_attention_matrices():
     assert found.numpy() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "S",
     [torch.full((6, 5), 0.2), torch.full((2, 5, 6), 1 / 6), torch.full((6, 6), 0.2), torch.full((5, 5), 0.2)],
 )

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.metric import NO_IMAGES, WORDS, Activations, Grid
 from transformer_theory.core.table import collect
@@ -161,7 +162,7 @@ def test_attention_to_rare_words_is_no_finding_if_labels_are_random():
     assert sum(p <= 0.05 for p in found) <= 3
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("metric", "activations", "reason"),
     [
         (vision.PatchAttention, attention(torch.full((4, 1, 9, 9), 1 / 9)), "no images"),
@@ -301,7 +302,7 @@ def test_on_noise_the_share_is_inside_its_null():
     assert found <= 4
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "reason"),
     [
         (replace(informative(), labels=None), "needs labels"),

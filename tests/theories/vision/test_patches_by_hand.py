@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases import each_case
 from transformer_theory.models.embedding import build
 from transformer_theory.theories import vision
 from transformer_theory.theories.vision import learning
@@ -39,7 +40,7 @@ def test_the_law_of_the_coefficients_of_the_feature():
     assert (rest**2).sum(-1).mean() == pytest.approx(6 * 0.25, rel=0.05)  # six directions orthogonal to w
 
 
-@pytest.mark.parametrize(("rank", "diagonal"), [(0, False), (0, True), (3, False), (3, True)])
+@each_case(("rank", "diagonal"), [(0, False), (0, True), (3, False), (3, True)])
 def test_positional_attention_sums_a_cubic_function_over_the_rows(rank: int, diagonal: bool):
     settings = {"rank": rank, "diagonal": diagonal, "linear": 0.7, "spread": 2.0}
     model = build(lambda: learning.PositionalAttentionModel(5, 4, **settings), generator(5))
@@ -73,7 +74,7 @@ def test_the_initial_scores_have_their_spread(rank: int, size: float):
     assert float(model.value.detach().std()) == pytest.approx(0.1 / 3000**0.5, rel=0.06)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("size", "group", "q", "linear"), [(6, 2, 0.6, 0.1), (6, 3, 0.9, 2.0), (4, 2, 1.0, 0.0), (8, 2, 0.8, 5.0)]
 )
 def test_accuracy_and_mean_margin_by_all_images(size: int, group: int, q: float, linear: float):

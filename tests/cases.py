@@ -20,7 +20,8 @@ def each_case(
     ids: Iterable[Any] | Callable[[Any], Any] | None = None,
 ) -> Callable[[Callable], Callable]:
     """In place of ``pytest.mark.parametrize``: one test runs all cases. It fails with the errors of all cases
-    that fail, each with its traceback and the name of its case.
+    that fail, each with its traceback and the name of its case. If cases are skipped, the others run, and the
+    test counts as skipped.
 
     Each case has its own ``tmp_path``, ``monkeypatch`` and ``generator``, and an empty ``capsys``. It shares
     the other fixtures with the cases before it.
@@ -41,10 +42,13 @@ def each_case(
         @functools.wraps(function)
         def together(**fixtures: Any) -> None:
             errors: list[tuple[str, Exception]] = []
+            skipped: list[str] = []
             for number, (label, case) in enumerate(zip(labels, cases)):
                 try:
                     with _own(fixtures, number) as own:
                         function(**own, **dict(zip(names, case)))
+                except pytest.skip.Exception as skip:
+                    skipped.append(f"{label}: {skip.msg}")
                 except pytest.fail.Exception as error:  # no Exception, so that a group would not take it
                     errors.append((label, AssertionError(str(error)).with_traceback(error.__traceback__)))
                 except Exception as error:
@@ -56,6 +60,8 @@ def each_case(
                 raise ExceptionGroup(
                     f"{len(errors)} of {len(cases)} cases fail: {failed}", [error for _, error in errors]
                 )
+            if skipped:
+                pytest.skip(f"{len(skipped)} of {len(cases)} cases: {'; '.join(skipped)}")
 
         signature = inspect.signature(function)
         left = [each for each in signature.parameters.values() if each.name not in names]

@@ -45,6 +45,20 @@ def test_a_missing_error_and_a_skip():
     assert "DID NOT RAISE" in str(caught.value.exceptions[0])
 
 
+def test_a_case_that_is_skipped_hides_no_other():
+    seen = []
+
+    @each_case("x", [1, 2, 3])
+    def second_needs_more(x):
+        seen.append(x)
+        if x == 2:
+            pytest.skip("no device")
+
+    with pytest.raises(pytest.skip.Exception, match="1 of 3 cases: 2: no device"):
+        second_needs_more()
+    assert seen == [1, 2, 3]
+
+
 def test_each_case_has_folders_changes_and_output_of_its_own(tmp_path, monkeypatch, capsys, generator):
     seen = []
 

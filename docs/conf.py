@@ -43,6 +43,7 @@ exclude_patterns = [
     "_extensions",
     "auto_examples/*.ipynb",
     "atlas_networks.md",
+    "attack_rows.md",
     "atlas_table.md",
     "atlas_findings.md",
     "atlas_numbers.md",

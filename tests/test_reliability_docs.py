@@ -2,14 +2,25 @@
 
 import json
 
+from benchmarks.attack import page
 from benchmarks.random_mutants import frame_page
 
 
 def test_the_tables_are_those_of_the_stored_numbers():
     stored = json.loads(frame_page.STORED.read_text(encoding="utf-8"))
     assert frame_page.PAGE.read_text(encoding="utf-8") == frame_page.page(stored)
-    page = (frame_page.DOCS / "reliability.md").read_text(encoding="utf-8")
-    assert f"```{{include}} {frame_page.PAGE.name}\n```" in page
+    rows = json.loads(page.STORED.read_text(encoding="utf-8"))
+    assert page.PAGE.read_text(encoding="utf-8") == page.page(rows)
+    text = (frame_page.DOCS / "reliability.md").read_text(encoding="utf-8")
+    for table in (frame_page.PAGE, page.PAGE):
+        assert f"```{{include}} {table.name}\n```" in text
+
+
+def test_every_kind_of_attack_was_run():
+    rows = json.loads(page.STORED.read_text(encoding="utf-8"))
+    assert {row["kind"] for row in rows} == set(page.KINDS)
+    for row in rows:
+        assert row["failed"] == len(row["failures"])
 
 
 def test_four_of_five_mutants_of_the_frame_are_detected():

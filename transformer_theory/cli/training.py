@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.format import amount, clock, plain_percent, with_unit
 from ..core.measurement import Measurement
-from .terminal import NAME, console, progress_line
+from .terminal import console, progress_line
 
 if TYPE_CHECKING:
     from ..training.image.progress_update import ProgressUpdate
@@ -126,7 +126,7 @@ def train_network(options: argparse.Namespace) -> int:
             else "nothing was written"
         )
         if _first_process():
-            print(f"{NAME}: interrupted; {hint}", file=sys.stderr)
+            raise KeyboardInterrupt(hint) from None  # while it is handled, no further signal is raised
         return INTERRUPTED
     if _first_process():
         if not started:

@@ -198,13 +198,45 @@ def measured(work) -> None:
         work(p, network)
 
 
-def test_the_end_of_the_second_process_is_one_line():
-    def kill(p, network):
-        os.kill(p._background.process.pid, signal.SIGKILL)
+def test_the_training_goes_on_if_the_second_process_is_killed():
+    """The measurements on their way are lost, which rows say; another process measures the next ones."""
+    network, inputs = vit()
+    before = sorted(os.listdir("/proc/self/fd"))
+    with probe(network, [Slow()], background=True) as p:
+        network(**inputs)
         p.result()
+        network(**inputs)
+        first = p._background.process.pid
+        os.kill(first, signal.SIGKILL)
+        time.sleep(0.1)
+        network(**inputs)
+        network(**inputs)
+        assert p._background.process.pid != first
+    rows = p.result().table
+    lost = [row for row in rows if row.value is None]
+    assert {row.reason for row in lost} == {
+        "not measured: the process that computes the metrics has ended by signal 9"
+    }
+    assert {row.step for row in rows if row.value is not None} | {row.step for row in lost} == {0, 1, 2, 3}
+    assert 0 not in {row.step for row in lost}
+    assert {row.step for row in lost} >= {1}
+    assert [row.step for row in rows if row.value is not None][-1] == 3
+    assert sorted(os.listdir("/proc/self/fd")) == before
 
-    with pytest.raises(ChildProcessError, match=r"ended by signal 9; measurements that are lost: 0; leave"):
-        measured(kill)
+
+def test_an_error_of_the_second_process_is_a_row():
+    network, inputs = vit()
+    with probe(network, [AttentionStatistics()], background=True) as p:
+        network(**inputs)
+        network.register_buffer("another", torch.zeros(2))  # unknown to the process
+        network(**inputs)
+        network(**inputs)
+    (lost,) = [row for row in p.result().table if row.value is None]
+    assert lost.step == 1
+    assert lost.reason.startswith(
+        "not measured: the process that computes the metrics has failed: ValueError"
+    )
+    assert {row.step for row in p.result().table} == {0, 1, 2}
 
 
 def test_nothing_is_left_of_the_second_process():

@@ -6,7 +6,8 @@ than a step. The second process is forked, so that it has the network and the me
 their classes. It copies the activations again, into memory of its own, and lets the training process write
 the next ones. If it falls behind by a whole measurement, the training waits.
 
-The shared memory has no name, so nothing is left behind when either process is killed.
+The shared memory has no name, so nothing is left behind when either process is killed. If the second process
+ends by itself, every method that needs it raises ChildProcessError.
 """
 
 import io
@@ -260,6 +261,8 @@ class Background:
             self.free = True
         elif kind == "states":
             self.states = content
+        elif kind == "error":
+            raise ChildProcessError(f"the process that computes the metrics has failed: {content}")
         else:
             _, notes = self.open.popleft()
             self.done.append(content._replace(rows=content.rows + notes))
@@ -269,11 +272,7 @@ class Background:
         self.process.join(1.0)
         code = self.process.exitcode
         how = f"by signal {-code}" if code is not None and code < 0 else f"with exit code {code}"
-        steps = ", ".join(str(step) for step, _ in self.open) or "none"
-        return ChildProcessError(
-            f"the process that computes the metrics has ended {how}; measurements that are lost: {steps}; "
-            "leave out background=True to compute them in this process"
-        )
+        return ChildProcessError(f"the process that computes the metrics has ended {how}")
 
 
 def is_possible() -> bool:
@@ -296,27 +295,38 @@ def _serve(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the training process, which decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_with(parent)
-    modules, stored = list(work.model.modules()), _stored(work.model)
     with one_thread(), torch.no_grad():
-        while True:
-            try:
-                kind, *content = connection.recv()
-            except EOFError:
-                return
-            if kind == "begin":
-                work.begin(*content)
-            elif kind == "pass":
-                size, place = content
-                if size > memory.size:
-                    memory.map(size)
-                pieces, places = pickle.loads(memory.take(place).numpy().tobytes())
-                found = [_Unpickler(io.BytesIO(piece), memory, modules).load() for piece in pieces]
-                for x, place in zip(stored, places, strict=True):
-                    x.data = memory.take(place)
-                connection.send(("taken", None))
-                while found:
-                    work.update(found.pop(0))
-            elif kind == "finish":
-                connection.send(("measured", work.computed(*content)))
-            else:
-                connection.send(("states", [metric.persistent_state() for metric in work.metrics]))
+        try:
+            _measure(work, connection, memory)
+        except EOFError:
+            return
+        except Exception as error:
+            connection.send(("error", f"{type(error).__name__}: {error}"))
+
+
+def _measure(work: Work, connection: Connection, memory: SharedMemory) -> None:
+    """Answers messages.
+
+    Raises:
+        EOFError: the training process has closed the connection.
+    """
+    modules, stored = list(work.model.modules()), _stored(work.model)
+    while True:
+        kind, *content = connection.recv()
+        if kind == "begin":
+            work.begin(*content)
+        elif kind == "pass":
+            size, place = content
+            if size > memory.size:
+                memory.map(size)
+            pieces, places = pickle.loads(memory.take(place).numpy().tobytes())
+            found = [_Unpickler(io.BytesIO(piece), memory, modules).load() for piece in pieces]
+            for x, place in zip(stored, places, strict=True):
+                x.data = memory.take(place)
+            connection.send(("taken", None))
+            while found:
+                work.update(found.pop(0))
+        elif kind == "finish":
+            connection.send(("measured", work.computed(*content)))
+        else:
+            connection.send(("states", [metric.persistent_state() for metric in work.metrics]))

@@ -5,7 +5,7 @@ import io
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from .modules import check_stored, first_tensor, is_shared, original_of
 from .redirect import Redirect, inside_vmap
 from .stored_state import State, arrays_of, check_file, restore_metrics, rows_of, tensors_of, text_of
 
+T = TypeVar("T")
 COUNTS = ("_passes", "_measured", "_last", "_labelled", "_bilinear")  # attributes in the state of a probe
 
 
@@ -216,11 +217,11 @@ class Probe:
         for the measurements of a second process, and ends it.
         """
         self.release()
-        if self._background is not None:
-            try:
-                self._receive(wait=True)
-                self._background.fetch_states()
-            finally:
+        try:
+            self._receive(wait=True)
+            self._ask(Background.fetch_states)
+        finally:
+            if self._background is not None:
                 self._background.close()
                 self._background = None
 
@@ -240,9 +241,8 @@ class Probe:
         """
         if self._accumulating:
             raise ValueError("state_dict() must be called outside accumulate(), after its measurement")
-        if self._background is not None:
-            self._receive(wait=True)
-            self._background.fetch_states()
+        self._receive(wait=True)
+        self._ask(Background.fetch_states)
         file = None
         if self.file is not None:
             size = self.file.stat().st_size if self.file.exists() else 0
@@ -448,8 +448,7 @@ class Probe:
             output = forward.run(original, args, kwargs)
         finally:
             self._running = False
-            if self._background is not None:
-                self._background.end_pass()
+            self._ask(Background.end_pass)
         self._bilinear |= forward.emitter.has_bilinear
         self._without_bilinear |= forward.emitter.without_bilinear
         try:
@@ -494,10 +493,10 @@ class Probe:
 
     def _emit(self, activations: Activations) -> None:
         self._labelled |= activations.labels is not None
-        if self._background is None:
-            self._update(activations)
+        if self.background:
+            self._ask(Background.add, activations)
         else:
-            self._background.add(activations)
+            self._update(activations)
 
     def _update(self, activations: Activations) -> None:
         """Passes the activations of one module to the metrics."""
@@ -522,14 +521,35 @@ class Probe:
 
     def _open(self) -> None:
         """Begins a measurement, here or in the second process."""
-        if self.background and self._background is None:
+        if not self.background:
+            self._begin(self.draws)
+            return
+        self._notes = {}
+        if self._background is not None:
+            self._ask(Background.begin, self.draws)
+        if self._background is None:
             work = Work(self.model, self.metrics, self._begin, self._update, self._computed)
             self._background = Background(work)
-        if self._background is None:
-            self._begin(self.draws)
-        else:
-            self._notes = {}
             self._background.begin(self.draws)
+
+    def _ask(self, method: Callable[..., T], *arguments: Any, **options: Any) -> T | None:
+        """Calls a method of the second process, if there is one. If that has ended, the measurements that
+        have not arrived are lost, and rows say so; the next measurement begins another process.
+        """
+        background = self._background
+        if background is None:
+            return None
+        try:
+            return method(background, *arguments, **options)
+        except ChildProcessError as error:
+            self._background = None
+            background.close()
+            for measured in background.done:
+                self._take(measured)
+            for step, _ in background.open:
+                self._take(Measured(step, [_lost(error)], {}, set()))
+            self._notes[_lost(error)] = None
+            return None
 
     def _begin(self, draws: int) -> None:
         """Begins a measurement with this number of null draws."""
@@ -563,17 +583,18 @@ class Probe:
     def _finish(self, step: int) -> None:
         self._measured += 1
         self._last = int(step)
-        if self._background is None:
+        if not self.background:
             self._take(self._computed(int(step)))
+        elif self._background is None:  # it has ended during this measurement
+            self._take(Measured(int(step), list(self._notes), {}, set()))
         else:
-            self._background.finish(int(step), list(self._notes))
+            self._ask(Background.finish, int(step), list(self._notes))
             self._receive(wait=False)
 
     def _receive(self, *, wait: bool) -> None:
         """Takes the measurements of the second process that have arrived or, with ``wait``, all of them."""
-        if self._background is not None:
-            for measured in self._background.receive(wait=wait):
-                self._take(measured)
+        for measured in self._ask(Background.receive, wait=wait) or ():
+            self._take(measured)
 
     def _take(self, measured: Measured) -> None:
         """Keeps the rows and arrays of a measurement."""
@@ -649,6 +670,11 @@ def _checked(metrics: Sequence[Metric]) -> tuple[Metric, ...]:
 def _per_sequence(labels: Any, count: int) -> bool:
     """Whether these labels are a tensor of ``count`` integers."""
     return isinstance(labels, Tensor) and labels.shape == (count,) and not labels.is_floating_point()
+
+
+def _lost(error: ChildProcessError) -> Measurement:
+    """Returns the row of a measurement that was lost with the second process."""
+    return Measurement("network", "network", "forward pass", None, reason=f"not measured: {error}")
 
 
 def _placed(row: Measurement, model: str, step: int) -> Measurement:

@@ -62,7 +62,8 @@ def test_run_stores_result_and_figure(tmp_path, capsys):
     assert "figure.svg" in capsys.readouterr().out
 
 
-def test_run_prints_references_beside_measurements(tmp_path, capsys):
+def test_run_prints_references_beside_measurements(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("transformer_theory.core.progress.LOGGED", 0.0)
     assert (
         main(["run", "stand_in.coin", "--out", str(tmp_path / "coin"), "--throws", "8", "--widths", "3", "4"])
         == 0

@@ -416,7 +416,8 @@ def test_jobs_measure_one_trained_network_together():
     assert {(one.name, seed) for _, one, seed in jobs[0]} == {("net", 0)}
 
 
-def test_the_command_stores_the_page_the_map_and_the_table(tmp_path, capsys):
+def test_the_command_stores_the_page_the_map_and_the_table(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("transformer_theory.core.progress.LOGGED", 0.0)
     command = [
         "reach",
         "scan_snap/two classes",

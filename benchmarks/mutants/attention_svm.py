@@ -69,14 +69,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         SPACES + "Logits.__init__",
-        "gram.mul_(torch.bmm(data.query, data.query.mT)[:, :, None, :, None])",
+        "gram.mul_(_outer(data.query)[:, :, None, :, None])",
         "gram.mul_(1.0)",
         "dropped factor",
         "steps on logits without the inner products of the queries",
     ),
     Mutant(
         SPACES + "Logits.turned",
-        "(c * direction).sum((-2, -1), keepdim=True)",
+        "(free * direction).sum((-2, -1), keepdim=True)",
         "direction.square().sum((-2, -1), keepdim=True)",
         "wrong normaliser",
         "steps on logits divided by the norm of their own change",

@@ -325,8 +325,8 @@ def complaints(
     found, lines = [], outcome.err.splitlines()
     if "Traceback (most recent call last)" in outcome.err + outcome.out and "--traceback" not in outcome.argv:
         ignored = [line for line in lines if "Exception ignored" in line]
-        errors = [line for line in lines if re.match(r"[\w.]+(Error|Interrupt|Interrupted|Exit)\b", line)]
-        found.append(f"traceback: {'; '.join([*ignored, *errors] or lines[-1:])[:400]}")
+        raised = [line for line in lines if re.match(r"[\w.]+(Error|Interrupt|Interrupted|Exit)\b", line)]
+        found.append(f"traceback: {'; '.join([*ignored, *raised] or lines[-1:])[:400]}")
     elif outcome.code not in (0, 1, 2, 130) and not (killed and outcome.code < 0):
         found.append(f"exit code {outcome.code}: {' '.join(lines[-1:])[:200]}")
     errors = [number for number, line in enumerate(lines) if line.startswith(("transformer-theory: ", NAME))]

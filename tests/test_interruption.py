@@ -189,22 +189,7 @@ def lost_in_a_library():
         signal.raise_signal(signal.SIGTERM)
 
 
-def lost_two_at_once():
-    """Two signals in a destructor, the second while Python reports that the first is lost."""
-
-    class Referent:
-        def __del__(self):
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, both)
-
-    both = {signal.SIGINT, signal.SIGTERM}
-    signal.pthread_sigmask(signal.SIG_BLOCK, both)
-    for number in both:
-        os.kill(os.getpid(), number)
-    referent = Referent()
-    del referent
-
-
-@pytest.mark.parametrize("lose", [lost_in_a_callback, lost_in_a_library, lost_two_at_once])
+@pytest.mark.parametrize("lose", [lost_in_a_callback, lost_in_a_library])
 def test_a_lost_signal_is_raised_again_and_cleaning_up_is_not_interrupted(monkeypatch, capsys, lose):
     stages = []
 

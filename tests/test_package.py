@@ -5,16 +5,18 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import transformer_theory as tt
 from tests.cases import each_case
+from transformer_theory.cli import catalogue
 from transformer_theory.core.claims import Claim, Verification
 from transformer_theory.core.experiment import Experiment
 from transformer_theory.core.sources import entries, software
 from transformer_theory.core.theory import Theory
-from transformer_theory.theories import THEORIES, claim, claims, experiment, list_theories, named, theory
+from transformer_theory.theories import THEORIES, claim, claims, experiment, list_theories, theory
 
 
 def test_the_registry_lists_every_theory():
@@ -145,7 +147,7 @@ def test_names_find_their_records():
             r"'zzzzz'; none of the \d+ known names is similar; `transformer-theory list` shows them$",
         ),
         (
-            lambda: named("nosuch"),
+            lambda: catalogue.list_theories(SimpleNamespace(name="nosuch")),
             r"'nosuch'; none of the \d+ known names is similar; `transformer-theory list` shows them$",
         ),
         (

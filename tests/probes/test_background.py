@@ -219,6 +219,7 @@ def test_the_training_goes_on_if_the_second_process_is_killed():
     }
     assert {row.step for row in rows if row.value is not None} | {row.step for row in lost} == {0, 1, 2, 3}
     assert 0 not in {row.step for row in lost}
+    assert not {row.step for row in lost} & {row.step for row in rows if row.value is not None}
     assert {row.step for row in lost} >= {1}
     assert [row.step for row in rows if row.value is not None][-1] == 3
     assert sorted(os.listdir("/proc/self/fd")) == before

@@ -18,7 +18,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ..core.errors import nearest
+from ..core.errors import named
 from ..core.math_text import plain
 from .terminal import console
 
@@ -47,10 +47,7 @@ def list_theories(options: argparse.Namespace) -> int:
     else:
         parts = [part for theory in theories for part in (theory, *theory["claims"], *theory["experiments"])]
         known = {part["name"]: part for part in parts}
-        if options.name not in known:
-            hint = nearest(options.name, known, shown_by="`transformer-theory list`")
-            raise ValueError(f"unknown theory, claim or experiment {options.name!r}{hint}")
-        shown = describe(known[options.name])
+        shown = describe(named("theory, claim or experiment", options.name, known))
     console().print(shown, highlight=False)
     return 0
 

@@ -2,8 +2,11 @@
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
+T = TypeVar("T")
+CATALOGUE = "`transformer-theory list`"  # the command that shows all names
 LIST_ALL = 8  # length of the longest list of names that a message shows in full
 LIST_FIRST = 5  # number of names that a message shows of a longer list
 
@@ -81,6 +84,22 @@ def nearest(name: str, names: Iterable[str], *, shown_by: str = "") -> str:
         return f"; none of the {len(known)} known names is similar; {shown_by} shows them"
     first = ", ".join(nearest_first(name, known)[:LIST_FIRST])
     return f"; the nearest of {len(known)} are: {first}{f'; {shown_by} shows all' if shown_by else ''}"
+
+
+def named(kind: str, name: str, known: Mapping[str, T], *, shown_by: str = CATALOGUE) -> T:
+    """Returns what has a name.
+
+    Args:
+        kind: what the names are of, such as "theory".
+        name: the name.
+        known: everything by its name.
+        shown_by: see :func:`nearest`.
+    Raises:
+        ValueError: the name is unknown; the message suggests the nearest one.
+    """
+    if name not in known:
+        raise ValueError(f"unknown {kind} {name!r}{nearest(name, known, shown_by=shown_by)}")
+    return known[name]
 
 
 def nearest_first(name: str, names: Iterable[str]) -> list[str]:

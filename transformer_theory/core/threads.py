@@ -4,6 +4,7 @@ busy machine, so public solvers are :func:`single_threaded`.
 
 import contextlib
 import functools
+import importlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -30,7 +31,7 @@ def one_thread() -> Iterator[None]:
     threads, token = torch.get_num_threads(), _limited.set(True)
     torch.set_num_threads(1)
     try:
-        with _pools().limit(limits=1):
+        with pools("scipy.linalg").limit(limits=1):  # scipy has a BLAS of its own
             yield
     finally:
         torch.set_num_threads(threads)
@@ -38,13 +39,13 @@ def one_thread() -> Iterator[None]:
 
 
 @functools.cache
-def _pools() -> Any:
-    """Finds the thread pools of the libraries behind numpy and scipy. The search takes a millisecond, so its
-    result is cached.
+def pools(library: str) -> Any:
+    """Finds the thread pools of the process, those of a library among them, which is imported. The search
+    takes milliseconds, so its result is cached.
     """
-    import scipy.linalg  # noqa: F401 - loads scipy's own BLAS, which would not be found otherwise
     from threadpoolctl import ThreadpoolController
 
+    importlib.import_module(library)
     return ThreadpoolController()
 
 

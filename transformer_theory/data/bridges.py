@@ -3,14 +3,12 @@
 Words from k-means clusters of patches are the "visual words" of :cite:t:`sivic2003video`.
 """
 
-import functools
-from typing import Any
-
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..core.threads import pools
 from ..core.validation import converted
 
 
@@ -81,20 +79,11 @@ def codebook(
             "smaller codebook"
         )
     seed = int(torch.randint(2**31 - 1, (1,), generator=generator))
-    with _pools().limit(limits=1):
+    with pools("sklearn.cluster").limit(limits=1):
         kmeans = KMeans(k, n_init=1, random_state=seed).fit(points.double().cpu().numpy())  # pyright: ignore[reportArgumentType]
     centres = torch.from_numpy(kmeans.cluster_centers_).to(points)
     centres = centres[torch.linalg.vector_norm(centres, dim=-1).argsort(stable=True)]
     return nearest_centre(points, centres).reshape(tokens.shape[:-1]), centres
-
-
-@functools.cache
-def _pools() -> Any:
-    """Finds the thread pools, those of scikit-learn among them. The search takes as long as k-means."""
-    import sklearn.cluster  # noqa: F401 - loads them
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()
 
 
 def nearest_centre(points: Float[Tensor, "n dim"], centres: Float[Tensor, "k dim"]) -> Int[Tensor, " n"]:

@@ -524,13 +524,12 @@ class Probe:
         if not self.background:
             self._begin(self.draws)
             return
-        self._notes = {}
-        if self._background is not None:
-            self._ask(Background.begin, self.draws)
+        self._ask(Background.begin, self.draws)
         if self._background is None:
             work = Work(self.model, self.metrics, self._begin, self._update, self._computed)
             self._background = Background(work)
             self._background.begin(self.draws)
+        self._notes = {}  # of this measurement, which has a process
 
     def _ask(self, method: Callable[..., T], *arguments: Any, **options: Any) -> T | None:
         """Calls a method of the second process, if there is one. If that has ended, the measurements that
@@ -546,8 +545,8 @@ class Probe:
             background.close()
             for measured in background.done:
                 self._take(measured)
-            for step, _ in background.open:
-                self._take(Measured(step, [_lost(error)], {}, set()))
+            for step, notes in background.open:
+                self._take(Measured(step, [*notes, _lost(error)], {}, set()))
             self._notes[_lost(error)] = None
             return None
 

@@ -1,14 +1,14 @@
 """The theories, one folder each. To add a theory, write its folder and add its name to :data:`THEORIES`."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from ..core import sources
 from ..core.claims import Claim, Cost, sources_of
-from ..core.errors import abbreviated_list, nearest
+from ..core.errors import CATALOGUE, abbreviated_list, named
 from ..core.experiment import Experiment
 from ..core.progress import Progress, shown
 from ..core.result import Result
@@ -39,9 +39,6 @@ THEORIES = (  # folders, in the order of the report
     "length",
 )
 
-T = TypeVar("T")
-LIST = "`transformer-theory list`"  # the command that shows all names
-
 
 @cache
 def list_theories() -> tuple[Theory, ...]:
@@ -60,7 +57,7 @@ def theory(name: str) -> Theory:
     Raises:
         ValueError: the name is unknown; the message suggests the nearest one.
     """
-    return _named("theory", name, {record.name: record for record in list_theories()})
+    return named("theory", name, {record.name: record for record in list_theories()})
 
 
 def claim(id: str) -> Claim:
@@ -69,7 +66,7 @@ def claim(id: str) -> Claim:
     Raises:
         ValueError: the id is unknown; the message suggests the nearest one.
     """
-    return _named("claim", id, _claims())
+    return named("claim", id, _claims())
 
 
 def experiment(name: str) -> type[Experiment]:
@@ -83,7 +80,7 @@ def experiment(name: str) -> type[Experiment]:
         experiments = abbreviated_list(kind.name for kind in record.experiments)
         hint = f"its experiments are {experiments}" if experiments else "it has no experiments"
         raise ValueError(f"run takes one experiment, got the theory {name!r}; {hint}")
-    return _named("experiment", name, _experiments())
+    return named("experiment", name, _experiments())
 
 
 def claims(name: str) -> tuple[Claim, ...]:
@@ -106,20 +103,7 @@ def claims(name: str) -> tuple[Claim, ...]:
     }
     groups |= {record.name: record.claims for record in list_theories()}
     groups |= {id: (one,) for id, one in _claims().items()}
-    return _named("claim or theory", name, groups)
-
-
-def named(name: str) -> Theory | Claim | type[Experiment]:
-    """Returns the theory, claim or experiment with a name.
-
-    Raises:
-        ValueError: the name is unknown; the message suggests the nearest one.
-    """
-    return _named(
-        "theory, claim or experiment",
-        name,
-        {record.name: record for record in list_theories()} | _claims() | _experiments(),
-    )
+    return named("claim or theory", name, groups)
 
 
 def choose(theories: str | Theory | Iterable[str | Theory] | None) -> tuple[Theory, ...]:
@@ -167,7 +151,7 @@ def verify(names: str | Iterable[str], seeds: int | Iterable[int] = 5, *, progre
     selection = (names,) if isinstance(names, str) else tuple(names)
     chosen = tuple(dict.fromkeys(one for name in selection for one in claims(name)))
     if not selection:
-        raise ValueError(f"verify takes at least one claim or theory, got none; {LIST} shows all")
+        raise ValueError(f"verify takes at least one claim or theory, got none; {CATALOGUE} shows all")
     with shown(progress, names if isinstance(names, str) else ", ".join(selection)):
         outcomes = tuple(one.verify(seeds) for one in chosen)
     return outcomes[0] if isinstance(names, str) and [one.id for one in chosen] == [names] else outcomes
@@ -193,7 +177,7 @@ def cite(name: str) -> str:
     keys["software"] = ()
     if name not in keys and Path(name).is_dir():
         keys[name] = cited_keys(Result.load(name))
-    selection = _named("theory, claim, key or folder", name, keys, shown_by=f"{LIST} with references.bib")
+    selection = named("theory, claim, key or folder", name, keys, shown_by=f"{CATALOGUE} with references.bib")
     return "\n".join([*([sources.bibtex(selection)] if selection else []), sources.software()])
 
 
@@ -215,9 +199,3 @@ def _claims() -> dict[str, Claim]:
 
 def _experiments() -> dict[str, type[Experiment]]:
     return {kind.name: kind for record in list_theories() for kind in record.experiments}
-
-
-def _named(kind: str, name: str, known: Mapping[str, T], *, shown_by: str = LIST) -> T:
-    if name not in known:
-        raise ValueError(f"unknown {kind} {name!r}{nearest(name, known, shown_by=shown_by)}")
-    return known[name]

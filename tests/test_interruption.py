@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -122,6 +123,7 @@ def test_signals_are_ignored_after_the_last_command(monkeypatch, capsys, code):
     monkeypatch.setattr("sys.argv", ["transformer-theory", "list"])
     command = "transformer_theory.cli.catalogue.list_theories"
     monkeypatch.setattr(command, lambda options: signal.raise_signal(signal.SIGINT) if code else 0)
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         assert main() == code
@@ -153,6 +155,47 @@ sys.exit(130)
         [sys.executable, "-m", "stopped"], capture_output=True, text=True, timeout=600, env=environment
     )
     assert (running.stdout, running.returncode) == ("[130, 130]\n", 130), running.stderr
+
+
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_an_object_that_was_interrupted_while_it_was_made_prints_nothing(tmp_path, interrupted):
+    """Its destructor finds no attributes. Without an interruption such an error is printed."""
+    text = f"""
+import signal, sys
+from transformer_theory.cli import catalogue, main
+class Opened:
+    def __init__(self):
+        if {interrupted}:
+            signal.raise_signal(signal.SIGINT)
+        kept.append(self)
+    def __new__(cls):
+        made = super().__new__(cls)
+        if not kept:
+            kept.append(made)  # one is destroyed when Python ends
+        return made
+    def __del__(self):
+        self.file.close()
+kept = []
+def work(options):
+    try:
+        Opened()
+    finally:
+        Opened.__init__ = object.__init__
+        Opened()
+    return 0
+catalogue.list_theories = work
+sys.argv = ["transformer-theory", "list"]
+sys.exit(main())
+"""
+    (tmp_path / "made.py").write_text(text)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    running = subprocess.run(
+        [sys.executable, "-m", "made"], capture_output=True, text=True, timeout=600, env=environment
+    )
+    if interrupted:
+        assert (running.stderr, running.returncode) == ("transformer-theory: interrupted\n", 130)
+    else:
+        assert running.stderr.count("has no attribute 'file'") == 2, running.stderr
 
 
 @pytest.mark.parametrize("command", [["verify", "stand_in/good"], ["list"], ["cite", "stand_in"]])
@@ -215,8 +258,11 @@ def test_a_lost_signal_is_raised_again_and_cleaning_up_is_not_interrupted(monkey
 
 @pytest.mark.skipif(ALARM is None, reason="the system has no timer")
 def test_a_signal_while_handlers_are_restored_does_not_set_the_timer(monkeypatch):
-    """It would end the process when the handlers are the usual ones again."""
-    timers, set_timer = [], signal.setitimer
+    """It would end the process when the handlers are the usual ones again. Python reports a signal whose
+    handler was replaced before it was handled; that report is not printed.
+    """
+    timers, printed, set_timer = [], [], signal.setitimer
+    monkeypatch.setattr(sys, "unraisablehook", printed.append)
 
     def late(which, seconds, interval=0.0):
         set_timer(which, seconds, interval)
@@ -224,11 +270,15 @@ def test_a_signal_while_handlers_are_restored_does_not_set_the_timer(monkeypatch
         handler = signal.getsignal(ALARM)
         if not seconds and callable(handler):  # Python handles what the system had delivered before
             handler(ALARM, None)
+            ignored = OSError(f"Signal {ALARM} ignored due to race condition")
+            sys.unraisablehook(types.SimpleNamespace(exc_value=ignored))
 
     monkeypatch.setattr(signal, "setitimer", late)
     monkeypatch.setattr("transformer_theory.cli.catalogue.list_theories", lambda options: 0)
     assert main(["list"]) == 0
     assert timers[-1] == 0
+    assert not printed
+    assert sys.unraisablehook == printed.append
     assert signal.getsignal(ALARM) == signal.SIG_DFL
 
 

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import traceback
+import types
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TextIO
@@ -128,17 +129,26 @@ def _interruptible(*, last: bool) -> Iterator[None]:
     so that the removal of partial output is not interrupted, also not by a second Ctrl-C. After the last
     command signals are ignored: they would only replace its exit code while Python ends.
 
+    Python prints errors that it cannot raise. After an interruption, and while the handlers are restored, it
+    prints nothing: an object whose construction was interrupted often fails in its destructor, and Python
+    reports a signal that it had received before its handler was replaced ("ignored due to race condition").
+    After the last command this lasts until Python has ended.
+
     A handler that the caller has installed is not replaced.
     """
 
     active = True
+    interrupted = False
 
-    def interrupt(number: int, frame: object) -> None:
+    def interrupt(number: int, frame: types.FrameType | None) -> None:
+        nonlocal interrupted
         if not active:
             return
+        interrupted = True
         if ALARM in replaced:
             signal.setitimer(signal.ITIMER_REAL, AGAIN, AGAIN)
-        if not _is_handled():
+        lost = frame is not None and frame.f_code is unraisable.__code__
+        if not lost and not _is_handled():
             raise Interrupted
 
     defaults = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
@@ -154,7 +164,7 @@ def _interruptible(*, last: bool) -> Iterator[None]:
     print_unraisable = sys.unraisablehook
 
     def unraisable(lost: "sys.UnraisableHookArgs") -> None:
-        if not isinstance(lost.exc_value, Interrupted):
+        if active and not interrupted:
             print_unraisable(lost)
 
     sys.unraisablehook = unraisable
@@ -167,12 +177,13 @@ def _interruptible(*, last: bool) -> Iterator[None]:
         # A signal that Python has received and not yet handled must not set the timer again: it would end the
         # process once the handlers are the usual ones.
         active = False
-        sys.unraisablehook = print_unraisable
         if ALARM is not None and ALARM in replaced:
             signal.signal(ALARM, signal.SIG_IGN)
             signal.setitimer(signal.ITIMER_REAL, 0)
         for number in replaced:
             signal.signal(number, signal.SIG_IGN if last and number != ALARM else defaults[number])
+        if not (last and interrupted):
+            sys.unraisablehook = print_unraisable
 
 
 def _is_handled() -> bool:

@@ -25,7 +25,14 @@ from ..data import TokenData
 from ..models import build
 from ..models.copies import Copies
 from ..probes.features import features_with_words
-from ..probes.measure import Networks, headline_mean, mean_over_heads, metrics_of, run_synthetic_tests
+from ..probes.measure import (
+    Networks,
+    headline_mean,
+    headline_metrics,
+    mean_over_heads,
+    metrics_of,
+    run_synthetic_tests,
+)
 from ..training.monitor import Monitor, monitored_training
 from ..training.objectives import LOSS
 from ..training.recipes import Recipe
@@ -53,7 +60,8 @@ class Training:
 
     Attributes:
         rows: measurements over training, without nulls from other networks.
-        copies: rows of each copy of equal scale, on the first :data:`COPY_SEQUENCES` validation sequences.
+        copies: headlines of each copy of equal scale, on the first :data:`COPY_SEQUENCES` validation
+            sequences.
         beside: rows of the trained network on the same sequences.
         loss: loss on the training data, in nats.
         others: responses to synthetic inputs, and the arrays of the first seed.
@@ -146,8 +154,8 @@ def interventions_of(
 def copies_of(
     model: nn.Module, name: str, *, samples: TokenData, theories: tuple[Theory, ...], seed: int
 ) -> tuple[list[Measurement], list[list[Measurement]]]:
-    """Measures a trained network and :data:`COPIES_DRAWN` copies of equal scale on the same samples; returns
-    the rows of the network and those of each copy.
+    """Measures the headlines of a trained network and of :data:`COPIES_DRAWN` copies of equal scale on the
+    same samples; returns the rows of the network and those of each copy.
     """
     listeners.progress(f"{name}: {COPIES_DRAWN} copies of equal scale (seed {seed})")
     drawn, first = Copies(model), COPIES_DRAWN * seed
@@ -163,7 +171,7 @@ class Permuted:
     """Networks of a recipe that are trained on permuted labels.
 
     Attributes:
-        rows: rows of each network after training.
+        rows: rows of the headlines of each network after training.
         losses: loss of each on its training data, in nats.
     """
 
@@ -212,12 +220,13 @@ def permuted_networks(
 
 
 def _measured(
-    model: nn.Module, samples: TokenData, theories: tuple[Theory, ...], name: str
+    model: nn.Module, samples: TokenData, theories: tuple[Theory, ...], name: str, *, whole: bool = False
 ) -> list[Measurement]:
-    """Measures a network once with all metrics, without nulls. The metrics are new, so that none compares
-    the network with another one.
+    """Measures the headlines of a network once, or ``whole``: all metrics, without nulls. The metrics are
+    new, so that none compares the network with another one.
     """
-    monitor = Monitor(samples, partial(metrics_of, theories), name=name, untrained=None)
+    metrics = partial(metrics_of if whole else headline_metrics, theories)
+    monitor = Monitor(samples, metrics, name=name, untrained=None, general=whole)
     return monitor.measure(model.eval(), 0, draws=0)
 
 
@@ -241,7 +250,7 @@ def untrained_networks(
     for index in range(RANGE_DRAWS):
         listeners.progress(f"{recipe.name}: untrained network {index + 1} of {RANGE_DRAWS}")
         network = build(lambda: recipe.build(train), torch.Generator().manual_seed(UNTRAINED_SEED + index))
-        measured.append(_measured(network.to(device), validation, theories, recipe.name))
+        measured.append(_measured(network.to(device), validation, theories, recipe.name, whole=True))
     return measured
 
 

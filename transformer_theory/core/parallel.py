@@ -27,6 +27,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 PROGRESS_INTERVAL = 0.5  # seconds between two looks at the lines of progress of the workers
 UNNAMED = os.path.isdir("/proc/self/fd")
+_begun = False  # whether worker processes of this machine were begun
 
 
 @dataclass
@@ -78,14 +79,16 @@ def _submit(function: Callable[..., T], settings: Iterable[dict[str, Any]], retu
     """Submits the calls to the active cluster or joblib context and returns an iterator over
     their results.
     """
-    from joblib import Parallel, delayed
-
     active = _active.get()
     if active:
         active.used = True
     if active and active.cluster:
         found = active.cluster.calls(function, list(settings), ordered=True, listener=listener())
         return (result for _, result in found)
+    if "joblib" not in sys.modules:  # so no context is active; its import takes as long as a quick claim
+        return (_call(function, setting, None) for setting in settings)
+    from joblib import Parallel, delayed
+
     # Workers append their lines of progress to a file of this machine, which a thread of this process reads.
     # Under Linux it has no name, and they find it among the files of this process: nothing is left if that is
     # killed.
@@ -181,42 +184,50 @@ def workers(number: int | str | None) -> Iterator[Workers]:
             worker runs another version.
         ConnectionError: no scheduler answers at the address, or it has no workers.
     """
-    from joblib import effective_n_jobs, parallel_config
-
     with contextlib.ExitStack() as stack:
-        cluster = stack.enter_context(connected(number)) if isinstance(number, str) else None
-        if isinstance(number, int):
-            if number < 1:
-                raise ValueError(
-                    "workers must be a number of at least 1, or the address of a dask scheduler, got "
-                    f"{number}"
-                )
-            backend = {"backend": "loky", "initializer": end_with, "initargs": (os.getpid(),)}
-            stack.enter_context(parallel_config(**backend, n_jobs=number, inner_max_num_threads=1))
-            if number > 1:
-                stack.enter_context(_killed_if_interrupted())
-        active = Workers(cluster.count if cluster else effective_n_jobs(None), cluster)  # pyright: ignore[reportArgumentType]
+        if isinstance(number, str):
+            cluster = stack.enter_context(connected(number))
+            active = Workers(cluster.count, cluster)
+        elif number is not None and number < 1:
+            raise ValueError(
+                f"workers must be a number of at least 1, or the address of a dask scheduler, got {number}"
+            )
+        elif number in (None, 1) and "joblib" not in sys.modules:
+            active = Workers(1)
+        else:
+            active = Workers(stack.enter_context(_processes(number)))
         stack.callback(_active.reset, _active.set(active))
         yield active
 
 
 @contextlib.contextmanager
-def _killed_if_interrupted() -> Iterator[None]:
-    """Kills the worker processes if the block is interrupted: joblib would wait for the calls that they have
-    begun.
+def _processes(number: int | None) -> Iterator[int]:
+    """Makes joblib use this number of processes inside the block; None: those of its active context. Yields
+    their number.
+
+    If the block is interrupted, they are killed: joblib would wait for the calls that they have begun.
     """
-    try:
-        yield
-    except (KeyboardInterrupt, SystemExit):
-        end_workers()
-        raise
+    global _begun
+    from joblib import effective_n_jobs, parallel_config
+
+    if number is None:
+        yield effective_n_jobs(None)  # pyright: ignore[reportArgumentType]
+        return
+    _begun = _begun or number > 1
+    backend = {"backend": "loky", "initializer": end_with, "initargs": (os.getpid(),)}
+    with parallel_config(**backend, n_jobs=number, inner_max_num_threads=1):
+        try:
+            yield number
+        except (KeyboardInterrupt, SystemExit):
+            end_workers()
+            raise
 
 
 def end_workers() -> None:
     """Kills the worker processes of this machine, if there are any. They are kept for the next block, and
     would take a second to end by themselves.
     """
-    if "joblib.externals.loky" in sys.modules:
+    if _begun:
         from joblib.externals.loky import get_reusable_executor
 
         # Its arguments differ from joblib's, so the first call ends joblib's executor and returns a new one,

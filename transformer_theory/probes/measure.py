@@ -56,17 +56,25 @@ def metrics_of(theories: Iterable[Theory]) -> list[Metric]:
     return [metric for theory in theories if theory.in_networks for metric in theory.in_networks.metrics()]
 
 
-def tested_metrics(theories: Iterable[Theory]) -> list[Metric]:
-    """Returns new metrics of what is tested against copies: the headlines with a side, sinks and outlier
-    tokens. A metric without the attribute ``quantity`` may measure the headline, and is one of them.
+def headline_metrics(theories: Iterable[Theory]) -> list[Metric]:
+    """Returns new metrics that measure the headlines of theories. A metric without the attribute ``quantity``
+    may measure the headline, and is one of them.
     """
-    found: list[Metric] = [AttendedTokens(), OutlierTokens()]
+    found: list[Metric] = []
     for theory in theories:
-        if theory.in_networks is not None and theory.in_networks.side is not None:
+        if theory.in_networks is not None:
             headline = theory.in_networks.headline
             metrics = theory.in_networks.metrics()
             found += [metric for metric in metrics if getattr(metric, "quantity", headline) == headline]
     return found
+
+
+def tested_metrics(theories: Iterable[Theory]) -> list[Metric]:
+    """Returns new metrics of what is tested against copies: the headlines with a side, sinks and outlier
+    tokens.
+    """
+    with_side = [each for each in theories if each.in_networks and each.in_networks.side is not None]
+    return [AttendedTokens(), OutlierTokens(), *headline_metrics(with_side)]
 
 
 def with_general(metrics: Sequence[Metric]) -> list[Metric]:

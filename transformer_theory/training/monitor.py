@@ -89,12 +89,13 @@ class Monitor:
     Args:
         samples: images or sequences in random order. The first :data:`SAMPLES` are used; metrics with classes
             use the first :data:`SAMPLES_BY_CLASS` images.
-        metrics: function that makes new metrics; :func:`with_general` adds the general ones.
+        metrics: function that makes new metrics.
         name: column ``model`` of the rows.
         untrained: function that makes a network with random weights, given its number; these networks give
             the null distributions. None: rows have only the nulls of their metrics.
         split: column ``split`` of the rows.
         networks: number of untrained networks.
+        general: whether the general metrics are measured too (:func:`with_general`).
 
     Attributes:
         untrained: rows of each untrained network.
@@ -112,18 +113,23 @@ class Monitor:
         untrained: Callable[[int], nn.Module] | None,
         split: str = "validation",
         networks: int | None = None,
+        general: bool = True,
     ):
         if not len(samples):
             raise ValueError("a monitor needs samples, got none")
         self.samples, self.name, self.split = samples[:SAMPLES_BY_CLASS], name, split
         self.untrained: list[list[Measurement]] = []
+
+        def new_metrics() -> Sequence[Metric]:
+            return with_general(metrics()) if general else metrics()
+
         if untrained is not None:
             # Each network has new metrics, so that no metric compares a trained network with an untrained one
             # as an earlier measurement.
             with contextlib.suppress(NoAttention):
                 for number in range(UNTRAINED_NETWORKS if networks is None else networks):
-                    self.untrained.append(self._rows(untrained(number), with_general(metrics()), 0, 0))
-        self.metrics = with_general(metrics())
+                    self.untrained.append(self._rows(untrained(number), new_metrics(), 0, 0))
+        self.metrics = new_metrics()
 
     def persistent_state(self) -> list[dict]:
         """Returns the state that the metrics carry from one measurement to the next."""

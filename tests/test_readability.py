@@ -7,7 +7,11 @@ import pytest
 from benchmarks.readability import PAGES, main, readability, sentences
 
 ROOT = Path(__file__).parents[1]
-READABLE = ("README.md",)  # rewritten for users; the other pages of the script are measured alone
+READABLE = (
+    "README.md",
+    "docs/index.md",
+    "docs/start.md",
+)  # rewritten for users; the other pages of the script are measured alone
 
 
 @pytest.mark.parametrize("page", READABLE)

@@ -244,6 +244,16 @@ def test_the_ten_lines_print_what_the_readme_says(monkeypatch: pytest.MonkeyPatc
     assert capsys.readouterr().out == printed
 
 
+def test_the_first_command_prints_what_the_page_says(monkeypatch: pytest.MonkeyPatch, capsys):
+    (command, printed), *_ = re.findall(
+        r"```bash\ntransformer-theory (.*?)\n```\n\n```text\n(.*?)```", page_text("docs/start.md"), re.DOTALL
+    )
+    monkeypatch.setenv("COLUMNS", "110")
+    assert main(command.split()) == 0
+    out = capsys.readouterr().out.replace("\N{NO-BREAK SPACE}", " ")
+    assert [line.rstrip() for line in out.splitlines()] == printed.splitlines()
+
+
 def test_the_sentences_about_a_network_are_those_of_its_stored_result():
     """The README quotes the first three sentences of ``measure`` about MiniLM, with the meaning of each
     quantity.

@@ -1,5 +1,6 @@
 """The first pages that a user reads stay readable, and the script counts as it says."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,16 @@ def test_sentences_are_short(page: str):
     assert found.sentences >= 5, "too few sentences to judge"
     assert found.mean <= 15, f"{page}: {found.mean:.1f} words per sentence"
     assert found.long <= 0.04, long
+
+
+def test_the_definitions_of_the_glossary_are_short():
+    """They stand in tables, which the script leaves out."""
+    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    meanings = re.findall(r"^\| (?!word |-).+? \| (.+) \|$", page, re.MULTILINE)
+    assert len(meanings) > 60
+    found = readability("\n\n".join(meanings))
+    assert found.mean <= 15
+    assert found.long <= 0.04
 
 
 TEXT = """# A title. With two sentences.

@@ -4,8 +4,8 @@ The columns are the words, the sentences, the mean words per sentence, and three
 more than 30 words, of sentences that address the reader as "you", and of words that contain a digit. If no
 PAGE is given, the pages are :data:`PAGES`.
 
-Only prose counts: headings, tables, code blocks, directives, formulas, pictures and comments are left out.
-Code within a sentence counts as one word. A paragraph or list item ends its last sentence.
+Only prose counts: headings, tables, code blocks, quotations, directives, formulas, pictures and comments are
+left out. Code within a sentence counts as one word. A paragraph or list item ends its last sentence.
 """
 
 import re
@@ -35,7 +35,7 @@ LEFT_OUT = re.compile(
     r"|\$\$.*?\$\$"
     r"|(?<!\\)\$[^$]+\$"  # a formula within a sentence
     r"|!\[[^\]]*\]\([^)]*\)"  # a picture; its caption is prose
-    r"|^[ \t]*(?:\||#|:::)[^\n]*$",  # rows of tables, headings, the lines that open and close a container
+    r"|^[ \t]*(?:\||#|>|:::)[^\n]*$",  # rows of tables, headings, quotations, the ends of containers
     re.MULTILINE | re.DOTALL,
 )
 SHOWN = (  # what is replaced by the text that a reader sees

@@ -47,6 +47,8 @@ One two three `four five`. You see [six seven](there.md "x"), of Tarzanagh et al
 Prose in a container.
 :::
 
+> A quotation. Of others.
+
 ```python
 code = "is. not. prose."
 ```

@@ -262,10 +262,11 @@ def test_the_sentences_about_a_network_are_those_of_its_stored_result():
     found = quantities(result, tt.list_theories())
     said = network_statements(headlines(found, tt.list_theories()), found)[:3]
     assert len(said) == 3
-    lines = [f"{title}: {text}. {format.sentence_case(meaning)}." for title, text, meaning in said]
     readme = page_text("README.md")
-    quoted = [" ".join(text.split()) for text in re.findall(r"```text\n(.*?)```", readme, re.DOTALL)]
-    assert " ".join(lines) in quoted
+    quoted = " ".join(re.findall(r"^> (.*)$", readme, re.MULTILINE))
+    assert quoted == " ".join(
+        f"**{title}:** {text}. *{format.sentence_case(meaning)}.*" for title, text, meaning in said
+    )
     assert result.settings["model"] == "MiniLM (WikiText-2)"
     assert f"{round(result.settings['parameters'] / 1e6)} million weights" in " ".join(readme.split())
     assert (

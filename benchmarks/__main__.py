@@ -32,7 +32,7 @@ PEERS = (
     "redunet",
 )
 # commands of their own, which measure no time
-APART = ("margins", "real_network", "same_numbers", "second_route", "second_run", "size")
+APART = ("margins", "readability", "real_network", "same_numbers", "second_route", "second_run", "size")
 NAMES = sorted(
     path.stem
     for path in Path(__file__).parent.glob("*.py")

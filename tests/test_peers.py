@@ -8,23 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
-
 from benchmarks import __main__ as program
 from benchmarks import _rows
 from benchmarks._rows import Row, page, table
 
 ROOT = Path(__file__).parents[1]
 ROW = Row("a sum", "a loop", "n = 3", [1.0, 2.0, 4.0], [2.0, 8.0, 12.0], 2e-9, "sums", target=5)
-QUOTED = (
-    ("normalised descent on W, 100 trials", "autograd, trial by trial", "n = 6,"),
-    ("normalised descent on W, 100 trials", "autograd, trial by trial", "n = 10,"),
-    ("Frobenius max-margin, one by one", "cvxpy, one constraint per token", "n = 10,"),
-    ("Frobenius max-margin, in a batch of 400", "cvxpy, one constraint per token", "n = 10,"),
-    ("MCR² loss, forward and backward", "formula with its membership matrices", "m = 1,000,"),
-    ("class-wise coding rate, forward and backward", "formula with its membership matrices", "m = 2,000,"),
-    ("CRATE training step, bf16", "softmax attention and three-product ISTA, bf16", "d = 192,"),
-)
+QUOTED = ("Frobenius max-margin, in a batch of 400", "cvxpy, one constraint per token", "n = 10,")
 
 
 def stored() -> dict:
@@ -74,10 +64,11 @@ def test_the_command_stores_the_rows_unless_one_benchmark_fails(tmp_path, monkey
     assert not (tmp_path / "peers.json").exists()
 
 
-@pytest.mark.parametrize("quoted", QUOTED, ids=lambda quoted: f"{quoted[0]}, {quoted[2]}")
-def test_the_readme_quotes_the_table(quoted):
-    what, other, size = quoted
+def test_the_readme_quotes_one_row_of_the_table():
+    what, other, size = QUOTED
     (row,) = (row for row in rows() if (row.what, row.other) == (what, other) and row.size.startswith(size))
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    line = f"| {what}, {row.size} | {row.gain} times faster than: {other} | {len(row.ratios)} rounds |"
-    assert line in readme, line
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert (
+        f"400 max-margin problems are solved [{row.gain} times faster](docs/peers.md) than by cvxpy" in readme
+    )
+    assert readme.count("times faster") == 1

@@ -20,13 +20,20 @@ from tests.contract.instances import few_steps
 from tests.pages import FENCE, PAGES, ROOT, blocks, ours
 from transformer_theory.cli import main
 from transformer_theory.cli.parsers import parse
-from transformer_theory.core import sources
+from transformer_theory.comparison.judged import headlines, quantities, rung_results
+from transformer_theory.comparison.pooling import aggregate
+from transformer_theory.core import format, sources
 from transformer_theory.core.claims import Verification
 from transformer_theory.data import Images, TokenData
+from transformer_theory.report.sentences import network_statements
 
 QUICK = {"list", "cite", "verify"}  # executed; the others are parsed
 BUILDS = "docs/adding_a_theory.md"  # the page that builds a theory of its own
 OWN = "docs/own_models/"  # snippets that tests/test_own_models.py runs
+
+
+def page_text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
 
 
 def commands() -> list[str]:
@@ -169,32 +176,31 @@ def test_the_bilinear_form_of_the_page_on_probes_gives_the_scores():
     torch.testing.assert_close(x @ module.bilinear().mT @ x.T, query @ key.mT / 3**0.5)
 
 
-def test_the_table_of_the_readme_is_that_of_the_registry():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for theory in tt.list_theories():
-        assert theory.question in readme
-        assert f"docs/theories/{theory.name}.md" in readme
-        assert (ROOT / "docs" / "theories" / f"{theory.name}.md").is_file()
-    table = (ROOT / "docs" / "theories.md").read_text(encoding="utf-8")
+def test_the_list_of_theories_is_that_of_the_registry():
+    readme, table = (page_text(name) for name in ("README.md", "docs/theories.md"))
+    assert "(docs/theories.md)" in readme
     rows = re.findall(
         r"^\| \[(.+?)\]\(theories/(\w+)\.md\) \| (.+?) \| (.+?) \| (.+) \|$", table, re.MULTILINE
     )
     assert [(name, question) for _, name, question, _, _ in rows] == [
         (theory.name, theory.question) for theory in tt.list_theories()
     ]
+    for _, name, *_ in rows:
+        assert (ROOT / "docs" / "theories" / f"{name}.md").is_file()
 
 
 def test_the_first_screen_of_readme_and_home_page():
-    """What it is, a picture, an example of at most ten lines, and three doors; the home page takes the
-    example from the README.
+    """What it is, a picture, an example of at most ten lines with what it prints, and three doors; the home
+    page takes the example from the README.
     """
-    readme, home = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/index.md"))
-    (example,) = re.findall(r"<!-- ten lines -->\s+```python\n(.*?)```\s+<!-- end -->", readme, re.DOTALL)
+    readme, home = (page_text(name) for name in ("README.md", "docs/index.md"))
+    example, _ = ten_lines()
     assert len(example.splitlines()) <= 10
     assert (
         "```{include} ../README.md\n:start-after: <!-- ten lines -->\n:end-before: <!-- end -->\n```" in home
     )
-    for text, folder in ((readme, "docs/"), (home, "")):
+    (badge,) = re.findall(r"^\[!\[CI\]\(.*\)\]\(.*\)\n", readme, re.MULTILINE)
+    for text, folder in ((readme.replace(badge, ""), "docs/"), (home, "")):
         places = [text.index("]("), text.index("ten lines -->")]
         for door, page in (("Compare", "comparing"), ("Train", "training"), ("Cite", "for_survey_writers")):
             found = re.search(rf"\[(?:\*\*)?{door}(?:\*\*)?\]\({folder}{page}\.md\)", text)
@@ -202,7 +208,92 @@ def test_the_first_screen_of_readme_and_home_page():
             places.append(found.start())
         assert places == sorted(places)
         assert text[places[0] - 1 :].partition("](")[2].startswith(f"{folder}figures/")
-    assert len(readme.splitlines()) <= 160
+    assert len(readme.splitlines()) <= 110
+
+
+def test_the_badge_is_that_of_a_workflow_of_this_repository():
+    readme = page_text("README.md")
+    (badge, workflow), *others = re.findall(r"\[!\[CI\]\((.*?)/badge\.svg\)\]\((.*?)\)", readme)
+    assert not others
+    prefix = f"{sources.REPOSITORY}/actions/workflows/"
+    assert badge == workflow
+    assert workflow.startswith(prefix)
+    text = page_text(f".github/workflows/{workflow.removeprefix(prefix)}")
+    assert "run: .ci/run\n" in text
+    assert (ROOT / ".ci" / "run").is_file()
+    assert f'repository-code: "{sources.REPOSITORY}"' in page_text("CITATION.cff")
+
+
+def ten_lines() -> tuple[str, str]:
+    """The example of the README and what it prints."""
+    return re.findall(
+        r"<!-- ten lines -->\s+```python\n(.*?)```\s+```text\n(.*?)```\s+<!-- end -->",
+        page_text("README.md"),
+        re.DOTALL,
+    )[0]
+
+
+def test_the_ten_lines_print_what_the_readme_says(monkeypatch: pytest.MonkeyPatch, capsys):
+    """On all digits. The claims that ``compare`` checks are left out, and two of three seeds: neither is
+    printed, and what depends on the data alone is the same for all seeds.
+    """
+    code, printed = ten_lines()
+    monkeypatch.setattr(tt, "compare", with_less(tt.compare, {"claim_seeds": 0, "seeds": 1}))
+    monkeypatch.setattr(tt, "figures", lambda result: None)
+    exec(compile(code, "README.md", "exec"), {})
+    assert capsys.readouterr().out == printed
+
+
+def test_the_first_command_prints_what_the_page_says(monkeypatch: pytest.MonkeyPatch, capsys):
+    (command, printed), *_ = re.findall(
+        r"```bash\ntransformer-theory (.*?)\n```\n\n```text\n(.*?)```", page_text("docs/start.md"), re.DOTALL
+    )
+    monkeypatch.setenv("COLUMNS", "110")
+    assert main(command.split()) == 0
+    out = capsys.readouterr().out.replace("\N{NO-BREAK SPACE}", " ")
+    assert [line.rstrip() for line in out.splitlines()] == printed.splitlines()
+
+
+def test_the_sentences_about_a_network_are_those_of_its_stored_result():
+    """The README quotes the first three sentences of ``measure`` about MiniLM, with the meaning of each
+    quantity.
+    """
+    result = tt.Result.load(ROOT / "docs" / "atlas" / "minilm-wikitext-2")
+    found = quantities(result, tt.list_theories())
+    said = network_statements(headlines(found, tt.list_theories()), found)[:3]
+    assert len(said) == 3
+    readme = page_text("README.md")
+    quoted = " ".join(re.findall(r"^> (.*)$", readme, re.MULTILINE))
+    assert quoted == " ".join(
+        f"**{title}:** {text}. *{format.sentence_case(meaning)}.*" for title, text, meaning in said
+    )
+    assert result.settings["model"] == "MiniLM (WikiText-2)"
+    assert f"{round(result.settings['parameters'] / 1e6)} million weights" in " ".join(readme.split())
+    assert (
+        f"[{len(list((ROOT / 'docs' / 'atlas').glob('*/result.json')))} trained networks]"
+        in readme.replace("nine", "9")
+    )
+
+
+def test_the_story_of_the_readme_has_the_numbers_of_the_reach():
+    """Attention as a support vector machine: the cosines of its rungs, and their nulls where it ends."""
+    stored = tt.Result.load(ROOT / "docs" / "reach")
+    story = " ".join(page_text("README.md").split("## Where a theory ends")[1].split("\n## ")[0].split())
+    theory = tt.theory("attention_svm")
+    rows = stored.table.select(theory=theory.name, quantity=theory.ladder.quantity).summary()
+    rungs = {row.rung: row for row in rows if row.nulls}
+    judged = {
+        each.name: each.judged.outcome for each in rung_results(aggregate([stored])) if each.theory == theory
+    }
+    agreeing, ending = ("own instances", "16 real inputs", "K and Q", "head trained"), ("AdamW", "two layers")
+    assert [judged[name] for name in agreeing] == ["as predicted"] * len(agreeing)
+    assert [judged[name] for name in ending] == ["matched by a second null"] * len(ending)
+    permuted = {name: rungs[name].nulls[1] for name in ending}
+    assert {null.kind for null in permuted.values()} == {"queries permuted among inputs"}
+    expected = [f"{rungs[name].value:.3f}" for name in (*agreeing, "AdamW")]
+    expected += [f"{permuted['AdamW'].low:.3f}", f"{permuted['AdamW'].high:.3f}"]
+    expected += [f"{rungs['two layers'].value:.3f}", f"{permuted['two layers'].median:.3f}"]
+    assert re.findall(r"\d\.\d+", story) == expected
 
 
 def counts() -> str:
@@ -232,25 +323,23 @@ def counts() -> str:
     )
 
 
-def test_the_counts_of_the_readme_are_those_of_the_ledger():
+def test_the_counts_of_the_measurements_are_those_of_the_ledger():
     """They stand in one place, so that one line has to be changed when the ledger is made anew."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert readme.count(counts()) == 1, f"README.md must have in its table of measurements: {counts()}"
-    assert (
-        len(re.findall(r"\d+ claims|\d+ consistent|\d+ (?:lead to )?corrections?\b|\d+ correct\b", readme))
-        == 3
-    )
+    measured = page_text("docs/measured.md")
+    assert measured.count(counts()) == 1, f"docs/measured.md must have in its table: {counts()}"
+    pattern = r"\d+ claims|\d+ consistent|\d+ (?:lead to )?corrections?\b|\d+ correct\b"
+    assert len(re.findall(pattern, measured)) == 3
+    assert not re.findall(pattern, page_text("README.md"))
 
 
-def test_the_second_paragraph_says_what_papers_state_and_what_the_library_adds():
+def test_the_readme_says_what_papers_state_and_what_the_library_adds():
     status = Counter(claim.source.status for theory in tt.list_theories() for claim in theory.claims)
-    paragraph = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split("\n\n")[2].split())
     assert (
-        f"Of the {status.total()} statements that it checks, {status.total() - status['own']} are cited from "
-        f"papers: {status['confirmed']} were read in the full text, {status['second-hand']} in a text that "
+        f"The library checks {status.total()} statements. Papers state {status.total() - status['own']} of "
+        f"them: {status['confirmed']} were read in the full text, {status['second-hand']} in a text that "
         f"cites them, and for {status['not found']} no text could be read. The other {status['own']} are "
-        "this library's own"
-    ) in paragraph
+        "this library's own, in the setting of a paper that does not state them."
+    ) in " ".join(page_text("README.md").split())
 
 
 def test_a_package_index_shows_the_description():
@@ -276,23 +365,23 @@ def test_the_number_of_theories_is_that_of_the_registry():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     word = words[len(tt.list_theories())]
     for text in (project["readme"]["text"], (ROOT / "README.md").read_text(encoding="utf-8")):
-        assert f"{word.capitalize()} theories are here" in text
+        assert f"{word.capitalize()} theories are here" in " ".join(text.split())
     assert f"[the {word}](theories.md)" in (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
 
 
 def test_the_pages_say_how_to_install():
-    torch_first = (
-        'pip install torch --index-url https://download.pytorch.org/whl/cpu\npip install -e ".[notebook]"\n'
-    )
+    cpu, clone = "https://download.pytorch.org/whl/cpu", f"git clone {sources.REPOSITORY}"
+    torch_first = f'pip install torch --index-url {cpu}\npip install -e ".[notebook]"\n'
     lines = {
         page: "\n".join(code for name, code in blocks("bash") if name == page)
         for page in ("README.md", "docs/start.md", "docs/install.md")
     }
     for page in lines:
-        assert "git clone " in lines[page], page
+        assert re.search(rf"^{re.escape(clone)}( |$)", lines[page], re.MULTILINE), page
         assert "install.md)" in (ROOT / page).read_text(encoding="utf-8") or page == "docs/install.md"
-    for page in ("README.md", "docs/install.md"):
-        assert torch_first in lines[page], page
+    assert torch_first in lines["docs/install.md"]
+    assert f"{clone} && cd transformer_theory && pip install -e .\n" in lines["README.md"]
+    assert f"`--extra-index-url {cpu}`" in page_text("README.md")
     text = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert re.findall(r"^\| `\[(\w+)\]` \|", text, re.MULTILINE) == list(project["optional-dependencies"])

@@ -1,7 +1,7 @@
 """Recipes: tested settings of trainings on images, with the reason for each value.
 
 :data:`IMAGE_RECIPES` are ``minutes`` for two CPU cores and colour images of 32 pixels, ``digits`` for grey
-images of 8 pixels, and ``hours`` for an accelerator. For results see docs/training.md.
+images of 8 pixels, and ``hours`` for an accelerator. For results see docs/training_reference.md.
 """
 
 from dataclasses import replace

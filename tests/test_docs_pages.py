@@ -31,7 +31,8 @@ OUTLINE = (
     "On data, and in trained networks",
     "What is not here",
 )
-SHORT_PAGES = ("induction", "length")  # theories whose page is short and whose details have a page of their own
+# theories whose page is short and whose details have a page of their own
+SHORT_PAGES = ("induction", "length", "collapse")
 every_page = each_case("page", PAGES, ids=lambda page: page.stem)
 
 

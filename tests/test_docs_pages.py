@@ -32,7 +32,16 @@ OUTLINE = (
     "What is not here",
 )
 # theories whose page is short and whose details have a page of their own
-SHORT_PAGES = ("induction", "length", "collapse", "particles", "vision", "router", "bottleneck")
+SHORT_PAGES = (
+    "induction",
+    "length",
+    "collapse",
+    "particles",
+    "vision",
+    "router",
+    "bottleneck",
+    "chain_of_thought",
+)
 every_page = each_case("page", PAGES, ids=lambda page: page.stem)
 
 

@@ -41,6 +41,7 @@ SHORT_PAGES = (
     "router",
     "bottleneck",
     "chain_of_thought",
+    "random_features",
 )
 every_page = each_case("page", PAGES, ids=lambda page: page.stem)
 

@@ -32,7 +32,10 @@ OUTLINE = (
     "On data, and in trained networks",
     "What is not here",
 )
-SHORT_PAGES = ("attention_svm",)  # theories whose page is short and whose details have a page of their own
+SHORT_PAGES = (
+    "attention_svm",
+    "scan_snap",
+)  # theories whose page is short and whose details have a page of their own
 LARGEST_PAGE = 1500  # words, with those of tables, code and formulas
 FIRST_SCREEN = re.compile(
     r"# [^\n]+\n\n"

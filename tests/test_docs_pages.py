@@ -35,6 +35,7 @@ OUTLINE = (
 SHORT_PAGES = (
     "attention_svm",
     "scan_snap",
+    "joma",
 )  # theories whose page is short and whose details have a page of their own
 LARGEST_PAGE = 1500  # words, with those of tables, code and formulas
 FIRST_SCREEN = re.compile(

@@ -36,6 +36,7 @@ SHORT_PAGES = (
     "attention_svm",
     "scan_snap",
     "joma",
+    "crate",
 )  # theories whose page is short and whose details have a page of their own
 LARGEST_PAGE = 1500  # words, with those of tables, code and formulas
 FIRST_SCREEN = re.compile(

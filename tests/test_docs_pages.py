@@ -37,6 +37,7 @@ SHORT_PAGES = (
     "scan_snap",
     "joma",
     "crate",
+    "rate_reduction",
 )  # theories whose page is short and whose details have a page of their own
 LARGEST_PAGE = 1500  # words, with those of tables, code and formulas
 FIRST_SCREEN = re.compile(

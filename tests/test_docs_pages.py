@@ -38,6 +38,7 @@ SHORT_PAGES = (
     "joma",
     "crate",
     "rate_reduction",
+    "in_context",
 )  # theories whose page is short and whose details have a page of their own
 LARGEST_PAGE = 1500  # words, with those of tables, code and formulas
 FIRST_SCREEN = re.compile(

@@ -39,6 +39,7 @@ SHORT_PAGES = (
     "crate",
     "rate_reduction",
     "in_context",
+    "universal",
 )  # theories whose page is short and whose details have a page of their own
 LARGEST_PAGE = 1500  # words, with those of tables, code and formulas
 FIRST_SCREEN = re.compile(

@@ -40,6 +40,7 @@ SHORT_PAGES = (
     "rate_reduction",
     "in_context",
     "universal",
+    "turing",
 )  # theories whose page is short and whose details have a page of their own
 LARGEST_PAGE = 1500  # words, with those of tables, code and formulas
 FIRST_SCREEN = re.compile(

@@ -41,6 +41,7 @@ SHORT_PAGES = (
     "in_context",
     "universal",
     "turing",
+    "graph_tokens",
 )  # theories whose page is short and whose details have a page of their own
 LARGEST_PAGE = 1500  # words, with those of tables, code and formulas
 FIRST_SCREEN = re.compile(

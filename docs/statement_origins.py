@@ -24,6 +24,12 @@ READ: dict[Status, str] = {
 WIDTH = 145
 
 
+def claims_page(name: str) -> Path:
+    """Returns the page with the claims of a theory: its reference page, if it has one."""
+    reference = PAGES / f"{name}_reference.md"
+    return reference if reference.is_file() else PAGES / f"{name}.md"
+
+
 def paragraph(theory: Theory) -> str:
     """Returns the text of a theory, with the names of its claims."""
     names: dict[Status, list[str]] = {}
@@ -57,5 +63,5 @@ def updated(page: str, theory: Theory) -> str:
 
 if __name__ == "__main__":
     for theory in list_theories():
-        path = PAGES / f"{theory.name}.md"
+        path = claims_page(theory.name)
         path.write_text(updated(path.read_text(encoding="utf-8"), theory), encoding="utf-8")

@@ -119,7 +119,7 @@ def test_two_antipodal_tokens_stay_antipodal_in_pre_norm_layers():
 
 @each_case("theory", list_theories(), ids=lambda theory: theory.name)
 def test_the_page_of_a_theory_tells_what_papers_state_from_what_the_library_adds(theory: Theory):
-    page = (DOCS / "theories" / f"{theory.name}.md").read_text(encoding="utf-8")
+    page = ORIGINS.claims_page(theory.name).read_text(encoding="utf-8")
     (text,) = re.findall(r"\*\*Whose statements\.\*\* (.*?)<!-- end -->", " ".join(page.split()))
     stated, _, added = text.partition("This library adds ")
     own = [claim.id.partition("/")[2] for claim in theory.claims if claim.source.status == "own"]

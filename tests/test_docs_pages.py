@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import transformer_theory as tt
+from benchmarks.readability import readability, sentences
 from tests.cases import each_case
 from tests.pages import FENCE, PAGES, ROOT
 from transformer_theory.cli.parsers import parse
@@ -31,8 +32,16 @@ OUTLINE = (
     "On data, and in trained networks",
     "What is not here",
 )
-# theories whose page is short and whose details have a page of their own
 SHORT_PAGES = (
+    "attention_svm",
+    "scan_snap",
+    "joma",
+    "crate",
+    "rate_reduction",
+    "in_context",
+    "universal",
+    "turing",
+    "graph_tokens",
     "induction",
     "length",
     "collapse",
@@ -42,6 +51,19 @@ SHORT_PAGES = (
     "bottleneck",
     "chain_of_thought",
     "random_features",
+)  # theories whose page is short and whose details have a page of their own
+LARGEST_PAGE = 1500  # words, with those of tables, code and formulas
+FIRST_SCREEN = re.compile(
+    r"# [^\n]+\n\n"
+    r"\*\*The question\.\*\* \*(?P<question>[^*]+\?)\*\n\n"
+    r"\*\*The answer\.\*\* (?P<answer>(?:.(?!\n\n))+.)\n\n"
+    r"!\[[^\]]+\]\((?P<picture>[^)\s]+)\)\n\n"
+    r"(?P<caption>\*[^*](?:.(?!\n\n))+\*)\n\n"
+    r"\*\*One command\.\*\* (?:.(?!\n\n))+.\n\n"
+    r"```bash\n(?P<command>[^\n]+)\n```\n\n"
+    r"\*\*One caveat\.\*\* (?P<caveat>(?:.(?!\n\n))+.)\n\n"
+    r"\*\*The sources\.\*\* (?P<sources>.+)",
+    re.DOTALL,
 )
 every_page = each_case("page", PAGES, ids=lambda page: page.stem)
 
@@ -226,6 +248,28 @@ def test_the_page_of_a_theory_has_the_outline_every_claim_and_every_experiment(n
     )
     for kind in THEORIES[name].experiments:
         assert f"`{kind.name.removeprefix(f'{name}.')}`" in text or f"`{kind.name}`" in text, kind.name
+
+
+@each_case("name", SHORT_PAGES)
+def test_a_short_page_answers_its_question_on_the_first_screen(name: str):
+    """The question, three sentences, a picture with its caption, a command, a caveat and the sources, in this
+    order, before the first heading; at most 1,500 words on the page.
+    """
+    page = (ROOT / "docs" / "theories" / f"{name}.md").read_text(encoding="utf-8")
+    assert len(page.split()) <= LARGEST_PAGE
+    first, *below = page.split("\n## ")
+    assert below
+    found = FIRST_SCREEN.fullmatch(first)
+    assert found, "expected " + ", ".join(FIRST_SCREEN.groupindex)
+    assert found["question"] == THEORIES[name].question
+    assert len(list(sentences(found["answer"]))) == 3
+    assert (ROOT / "docs" / "theories" / found["picture"]).is_file()
+    assert len(list(sentences(found["caveat"]))) == 1
+    program, *arguments = shlex.split(found["command"], comments=True)
+    assert program == "transformer-theory"
+    parse(arguments)
+    assert readability(first).mean <= 15
+    assert readability(first).long <= 0.04
 
 
 def test_every_theory_answers_a_question_and_every_question_has_a_command():

@@ -148,7 +148,9 @@ def reseal(folder: Path) -> None:
     with contextlib.suppress(ValueError, RecursionError):
         head = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(head, dict) and isinstance(head.get(files.FIELD), dict):
-            names = [name for name in head[files.FIELD] if (folder / name).is_file()]
+            names = [
+                each.name for each in folder.iterdir() if each.is_file() and each.name in head[files.FIELD]
+            ]
             path.write_text(json.dumps(files.sealed(head, folder, names), indent=2) + "\n", encoding="utf-8")
 
 

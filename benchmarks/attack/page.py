@@ -16,6 +16,7 @@ from .__main__ import KINDS
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 STORED, PAGE = DOCS / "attack.json", DOCS / "attack_rows.md"
 FOLDERS = re.compile(r"/\S*/attack-[^/\s]*/[^/\s]*/")  # of the cases
+REPEATED = re.compile(r"((.)\2{9})\2+")  # more than ten times the same character
 KEPT = ("kind", "seed", "tried", "failed", "seconds", "counts", "made")
 
 
@@ -45,7 +46,9 @@ def main(files: list[str]) -> int:
     found = {(row["kind"], row["seed"]): row for row in stored}
     for file in files:
         for row in json.loads(Path(file).read_text(encoding="utf-8")):
-            failures = [{"what": FOLDERS.sub("", each["what"])} for each in row["failures"]]
+            failures = [
+                {"what": REPEATED.sub(r"\1…", FOLDERS.sub("", each["what"]))} for each in row["failures"]
+            ]
             kept = {name: row[name] for name in KEPT} | {"failures": failures}
             found[row["kind"], row["seed"]] = kept
     rows = sorted(found.values(), key=lambda row: (KINDS.index(row["kind"]), row["seed"]))

@@ -137,7 +137,8 @@ def test_a_claim_imports_its_own_theory_alone():
         "from transformer_theory.cli import main\n"
         "main(['verify', 'joma/gradient', '--seeds', '1'])\n"
         "others = [name for name in all.THEORIES if f'transformer_theory.theories.{name}' in sys.modules]\n"
-        "others += {'joblib', 'matplotlib'} & set(sys.modules)\n"  # neither processes nor figures
+        # neither processes, figures nor reports
+        "others += {'joblib', 'matplotlib', 'transformer_theory.report'} & set(sys.modules)\n"
         "sys.exit(0 if others == ['joma'] else f'imported {others}')"
     )
     done = subprocess.run(

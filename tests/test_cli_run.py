@@ -12,11 +12,10 @@ from rich.console import Console
 from tests.stand_in import THEORY, install
 from transformer_theory.cli import main
 from transformer_theory.cli.catalogue import catalogue, texts_of
-from transformer_theory.core import format
+from transformer_theory.core import claim_table, format
 from transformer_theory.core.measurement import Basis, Measurement, Null, judge
 from transformer_theory.core.plotting import axes
 from transformer_theory.core.result import Result
-from transformer_theory.report import terminal
 
 
 @pytest.fixture(autouse=True)
@@ -179,7 +178,7 @@ def test_names_are_whole_in_a_terminal_of_any_width(width):
 
     longest = max(theory.claims, key=lambda claim: len(claim.id))
     result = replace(THEORY.claims[0], id=longest.id, source=longest.source).verify(range(3))
-    lines = widths(lambda shown: terminal.verifications([result], shown), width)
+    lines = widths(lambda shown: claim_table.verifications([result], shown), width)
     assert max(map(len, lines)) <= width
     assert lines[0].startswith("claim ")
     text = " ".join(lines)

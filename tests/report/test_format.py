@@ -10,7 +10,7 @@ from tests.cases import each_case
 from tests.report.synthetic import THEORIES, on_data, small
 from transformer_theory import report
 from transformer_theory.comparison.pooling import aggregate
-from transformer_theory.core import format
+from transformer_theory.core import claim_table, format
 from transformer_theory.core.format import (
     amount,
     label,
@@ -289,7 +289,7 @@ def test_verifications_take_one_line_each_where_that_fits():
     claims = [theory.claims[0].verify(range(2)) for theory in THEORIES[:2]]
     for width, lines in ((160, 3), (80, 6)):
         console = Console(file=io.StringIO(), width=width, color_system=None)
-        text = printed(terminal.verifications(claims, console), width)
+        text = printed(claim_table.verifications(claims, console), width)
         assert len(text.splitlines()) == lines
         for piece in (
             "attention_svm/global-direction",
@@ -366,11 +366,11 @@ def test_a_stored_command_stays_a_command():
 
 
 def test_verdicts_in_a_terminal_have_the_colour_of_their_group():
-    assert [str(terminal.verdict(name).style) for name in ("consistent", "violated", "fails", "")] == [
+    assert [str(claim_table.verdict(name).style) for name in ("consistent", "violated", "fails", "")] == [
         "green",
         "bold red",
         "yellow",
         "dim",
     ]
-    assert terminal.verdict("violated").plain.endswith(" violated")
-    assert not terminal.verdict("").plain
+    assert claim_table.verdict("violated").plain.endswith(" violated")
+    assert not claim_table.verdict("").plain

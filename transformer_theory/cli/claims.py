@@ -34,11 +34,11 @@ def verify_claims(options: argparse.Namespace) -> int:
         OSError: the folder exists or cannot be written, or the dask scheduler does not answer.
     """
     from ..core import parallel, threads
+    from ..core.claim_table import verifications
     from ..core.claims import verify_claims
     from ..core.files import atomic_directory
     from ..core.result import Result, jsonable, provenance
     from ..core.table import Table
-    from ..report.terminal import verifications
     from ..theories import claims
 
     # The dictionary removes claims that several names have in common.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -12,7 +12,7 @@ from ..comparison.interventions import judged_interventions
 from ..comparison.judged import findings, headlines, quantities, rung_results, with_headlines
 from ..comparison.pooling import NETWORK, aggregate
 from ..core import format
-from ..core.claims import CONTROL_TEXT, Verification
+from ..core.claim_table import verdict
 from ..core.math_text import plain
 from ..core.measurement import Measurement
 from ..core.result import Result
@@ -33,7 +33,6 @@ from .sentences import (
 from .tables import Cell, Note, Plain, Strong, StrongNote, pieces
 from .token_sentences import token_statements
 
-_STYLES = {"good": "green", "bad": "bold red", "unsure": "yellow", "outside": "cyan", "none": "dim"}
 _OUTCOME_STYLES = {"as predicted": "green", "opposite": "bold red"}
 _BASIS = {"theory": "theory", "limit": "limit", **number_tables.BASIS_TEXT}
 
@@ -116,75 +115,6 @@ def _text(cell: Cell, style: str = "") -> Text:
             words = str(piece) if isinstance(piece, Plain) else plain(piece)
             text.append(words, style="bold" if isinstance(piece, Strong) else style)
     return text
-
-
-def verdict(name: str) -> Text:
-    """Returns a verdict with its symbol and colour; empty if there is no verdict."""
-    group, symbol = format.verdict_style(name) if name else ("none", "")
-    return Text(f"{symbol} {name}" if name else "", style=_STYLES[group])
-
-
-def verifications(claims: Sequence[Verification], console: Console) -> Table:
-    """Returns a table of claims, one line per claim if the console is wide enough.
-
-    Otherwise each claim has two lines: the source below the claim, the seeds below the verdict, and the
-    threshold below the value.
-    """
-    table = _wide(claims)
-    # measure the natural width, not the width after wrapping
-    unlimited = console.options.update(width=10_000)
-    return table if console.measure(table, options=unlimited).maximum <= console.width else _narrow(claims)
-
-
-def _wide(claims: Sequence[Verification]) -> Table:
-    table = Table(
-        "claim",
-        "verdict",
-        "seeds",
-        "95 % interval",
-        "measured",
-        "threshold",
-        "control",
-        "source",
-        box=None,
-        padding=(0, 2, 0, 0),
-    )
-    for claim in claims:
-        numbers = (Text(text) for text in (*_seeds(claim), *_worst(claim)))
-        table.add_row(claim.id, verdict(claim.outcome), *numbers, _control(claim), Text(claim.source.label))
-    return table
-
-
-def _narrow(claims: Sequence[Verification]) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    for name in ("claim\n  source", "verdict\nseeds, interval", "measured\nthreshold"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("control")
-    for claim in claims:
-        verdict_and_seeds = verdict(claim.outcome).append(f"\n{' '.join(_seeds(claim))}", style="default")
-        table.add_row(
-            Text(f"{claim.id}\n  {claim.source.label}"),
-            verdict_and_seeds,
-            "\n".join(_worst(claim)),
-            _control(claim),
-        )
-    return table
-
-
-def _seeds(claim: Verification) -> tuple[str, str]:
-    """Formats the number of consistent seeds out of all seeds, and the interval of their share among the
-    decided seeds.
-    """
-    return f"{claim.consistent}/{len(claim.seeds)}", format.share_of_seeds(claim.interval)
-
-
-def _worst(claim: Verification) -> tuple[str, str]:
-    """Formats the value of the worst seed and its threshold."""
-    return format.number(claim.worst.value), format.threshold(claim.worst.op, claim.worst.threshold)
-
-
-def _control(claim: Verification) -> Text:
-    return Text(CONTROL_TEXT[claim.control], style="" if claim.control == "fails" else "red")
 
 
 def measurements(rows: Sequence[Measurement]) -> Table:

@@ -3,6 +3,7 @@ agreement.
 
 * Shares: the interval of Clopper and Pearson, from quantiles of the beta distribution
   :cite:p:`clopper1934use`.
+* False discovery rate: the step-up procedure of :cite:t:`benjamini1995controlling`.
 * Means over seeds: Student's t interval, on the logit scale for a bounded quantity
   (:func:`bounded_interval`). Smooth functions of a sample: the jackknife over groups.
 * Permutation p-value of a value against B null draws: :math:`(1 + \#\{\text{draws at least as extreme}\}) /

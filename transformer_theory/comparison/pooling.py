@@ -191,9 +191,7 @@ def aggregate(results: Result | Iterable[Result], *, theories: Iterable[Theory] 
     order = {theory.name: index for index, theory in enumerate(records)}
     # rows that an earlier version has stored without bounds have those of the ladder today
     bounds = {(one.name, one.ladder.quantity): one.ladder.bounds for one in records if one.ladder is not None}
-    entries = sorted(
-        _entries(all_results, bounds), key=lambda entry: order.get(entry.row.theory, len(order))
-    )
+    entries = sorted(_entries(all_results, bounds), key=lambda entry: order.get(entry.row.theory, len(order)))
     return Aggregate(
         all_results,
         tuple(entries),

@@ -239,9 +239,13 @@ def portable(entry: str) -> str:
     notes = [fields.pop("note", "")]
     if number and number not in fields.get("journal", ""):
         notes.append(f"arXiv:{number}")
-    if number or "doi.org/" in url:
+    elsewhere = number or fields.keys() & {"volume", "pages"}
+    if doi := fields.get("doi", "") if not elsewhere else "":
+        fields.pop("doi")
+        notes.append(f"doi:{doi}")
+    if number or "doi" in fields or doi:
         fields.pop("url", None)
-    elif url and not fields.keys() & {"volume", "pages"}:
+    elif url and not elsewhere:
         fields.pop("url")
         notes.append(rf"\url{{{url}}}")
     if note := "; ".join(filter(None, notes)):

@@ -22,7 +22,10 @@ LEAST, MOST = -0.25, 1.25  # ends of the axis
 SIGNS = ("o", "s", "D", "^", "v", "P", "X", "p", "h")  # of the networks, in their order
 SMALL = 6.0  # points
 ROW, HEADER, LINE = 0.15, 0.3, 0.115  # inches
-LABELS = {PAPER_COLUMN: (1.46, 31), WIDTH: (2.3, 60)}  # inches, and letters in a line, of the titles, by width
+LABELS = {
+    PAPER_COLUMN: (1.46, 31),
+    WIDTH: (2.3, 60),
+}  # inches, and letters in a line, of the titles, by width
 GAP = 0.14  # inches between panels
 
 
@@ -57,7 +60,9 @@ def of_findings(found: Findings) -> Effects:
             for column in columns:
                 each = found.at(theory, column)
                 if each is not None and each.judged.effect is not None:
-                    own[", ".join(filter(None, (column[0] if several else "", each.model or title)))] = each.judged
+                    own[", ".join(filter(None, (column[0] if several else "", each.model or title)))] = (
+                        each.judged
+                    )
             cells.append(own)
         if any(cells):
             panels[title] = cells

@@ -170,9 +170,7 @@ def for_paper(combined: Aggregate) -> list[Picture]:
         title = "how far the theories reach, a square per rung"
         drawn = partial(judged_figures.reach_overview, rungs)
     else:
-        first = [
-            picture for result in combined.results for picture in of_result(result, combined.theories)
-        ]
+        first = [picture for result in combined.results for picture in of_result(result, combined.theories)]
         return [replace(picture, name=PAGE) for picture in first[:1]]
     return [
         Picture(PAGE, title, None, drawn),

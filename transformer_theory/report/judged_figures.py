@@ -526,7 +526,9 @@ def reach_overview(cells: Sequence[RungResult], *, column: bool = False) -> "Fig
     groups = [(columns, [own for own in by_theory(cells) if own[0].column in columns]) for columns in MAPS]
     groups = [(columns, rows) for columns, rows in groups if rows]
     line = COLUMN_ROW if column else ROW
-    heights = {id(own): line * (1 + 0.5 * ("\n" in _title(own, column))) for _, rows in groups for own in rows}
+    heights = {
+        id(own): line * (1 + 0.5 * ("\n" in _title(own, column))) for _, rows in groups for own in rows
+    }
     height = sum(header + sum(heights[id(own)] for own in rows) for _, rows in groups) + legend
     figure = Figure(figsize=(whole, height))
     ax = figure.add_axes((0, 0, 1, 1), xlim=(0, whole), ylim=(height, 0))

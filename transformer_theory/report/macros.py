@@ -59,7 +59,7 @@ SUFFIXES = {
     "Predicted": "the number that the theory predicts",
     "Threshold": "the threshold that decides the verdict",
     "Agreement": "share of the way from the median of the null to the prediction",
-    "P": "p-value before it is adjusted",
+    "PValue": "p-value before it is adjusted",
     "Median": "median over the seeds of a claim",
     "Control": "value of the control of a claim that is nearest to passing",
     "Consistent": "number of seeds on which a claim is consistent",
@@ -206,7 +206,9 @@ def index(aggregate: Aggregate) -> str:
     groups = [
         (about, list(group)) for about, group in groupby(macros(aggregate), key=lambda macro: macro.about)
     ]
-    commands = [f"{_command(aggregate, number)} ({_state(aggregate, number)})" for number in _indices(aggregate)]
+    commands = [
+        f"{_command(aggregate, number)} ({_state(aggregate, number)})" for number in _indices(aggregate)
+    ]
     page = environment.get_template("macro_index.html.j2")
     return page.render(groups=groups, commands=commands, suffixes=SUFFIXES) + "\n"
 
@@ -422,7 +424,7 @@ def _numbers(aggregate: Aggregate, theory: str, words: tuple[str, ...], entry: E
         *((suffix, value, format.of_row(value, row)) for suffix, value in of_value),
         *((suffix, value, format.amount(value, row.unit)) for suffix, value in stated),
         ("Agreement", row.agreement, format.effect(row.agreement)),
-        ("P", row.p, format.p_value(row.p)),
+        ("PValue", row.p, format.p_value(row.p)),
         ("N", count, format.number(count)),
     )
     # over which layers and heads the mean is, for example
@@ -471,7 +473,7 @@ def _theory(name: str) -> str:
 
 def _words(text: str) -> tuple[str, ...]:
     """Returns the words of a text, except ``_SMALL``, each with a capital: ``"cosine of W to the null, layer
-    2" -> ("Cosine", "W", "null", "Layer", "II")``. A word that is also a suffix begins with a small letter.
+    2" -> ("Cosine", "W", "null", "Layer", "II")``. No word ends like a suffix.
     """
     text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)  # separators of thousands, which are always commas
     text = re.sub(r"(?<![A-Za-z0-9])[-−](?=\d)", " minus ", text)  # -1, but not the hyphen of GPT-2
@@ -480,7 +482,16 @@ def _words(text: str) -> tuple[str, ...]:
     words = re.findall(r"[A-Za-z]+", re.sub(r"'s\b", "s", text))
     long = [word for word in words if word not in _SMALL] or words
     capital = (word[0].upper() + word[1:] for word in long)
-    return tuple(word.lower() if word in SUFFIXES else word for word in capital)
+    return tuple(map(_unlike_suffix, capital))
+
+
+def _unlike_suffix(word: str) -> str:
+    """Returns a word in small letters if it is a suffix, and with one capital if it ends in one: ``"null"``,
+    ``"Cnn"``.
+    """
+    if word in SUFFIXES:
+        return word.lower()
+    return word.capitalize() if word.endswith(tuple(filter(None, SUFFIXES))) else word
 
 
 def _numeral(digits: str) -> str:
@@ -501,8 +512,7 @@ def _cut(words: Sequence[str], most: int) -> str:
     too many, those in the middle are left out.
     """
     for cut in CUTS:
-        kept = [word[:cut] for word in words]
-        kept = [word.lower() if word in SUFFIXES else word for word in kept]
+        kept = [_unlike_suffix(word[:cut]) for word in words]
         if sum(map(len, kept)) <= most:
             return "".join(kept)
     while sum(map(len, kept)) > most:

@@ -59,7 +59,8 @@ def parts(combined: Aggregate) -> Parts:
     of_claims = _claims_sentences(combined)
     if side is not None:
         predicted = [
-            sum(each.judged.outcome == "as predicted" for each in found.of(theory)) for theory in found.theories
+            sum(each.judged.outcome == "as predicted" for each in found.of(theory))
+            for theory in found.theories
         ]
         ordered = sorted(zip(predicted, side_by_side.statements(side)), key=lambda pair: -pair[0])
         said = [pair for _, pair in ordered[:MAX_STATEMENTS]]
@@ -314,7 +315,11 @@ def reach_sentences(rungs: Sequence[RungResult]) -> list[str]:
         title: [rung for rung in extent.rungs if rung.judged.outcome == "opposite"]
         for title, extent in tested.items()
     }
-    turned = [f"{title} ({len(found)} of {len(tested[title].rungs)} rungs)" for title, found in opposite.items() if found]
+    turned = [
+        f"{title} ({len(found)} of {len(tested[title].rungs)} rungs)"
+        for title, found in opposite.items()
+        if found
+    ]
     if turned:
         said.append(f"On the side opposite to the prediction: {joined(turned)}.")
     return said

@@ -10,7 +10,7 @@ import pytest
 from tests.report import synthetic
 from tests.report.synthetic import HEADLINE, on_data, trained
 from transformer_theory.comparison.pooling import pooled
-from transformer_theory.core.measurement import Measurement, Null
+from transformer_theory.core.measurement import CORRELATION, Measurement, Null
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import bounded_interval
 from transformer_theory.core.table import Table
@@ -42,7 +42,9 @@ def only(*results):
 
 def test_results_that_differ_in_their_seed_are_one_entry():
     runs = [
-        compared(row(value, verdict="consistent", nulls=(Null("n", (0.1, index)),)), seed=index)
+        compared(
+            row(value, verdict="consistent", nulls=(Null("n", (0.1, index)),), bounds=CORRELATION), seed=index
+        )
         for index, value in enumerate((0.91, 0.95, 0.99))
     ]
     entry = only(*runs)

@@ -57,8 +57,6 @@ Op = Literal["<=", ">="]
 # "!=", farther from the prediction than chance, is the opposite of "=="
 CORRELATION = (-1.0, 1.0)
 """Bounds of a cosine or a correlation."""
-CORRELATED = ("cosine", "mean cosine", "largest cosine", "correlation", "rank correlation", "rank agreement")
-"""Beginnings of the names of quantities that lie between these bounds."""
 Side = Literal["<=", ">=", "==", "!="]
 VerdictName = Literal["consistent", "violated", "inconclusive", "not covered", "holds", "fails"]
 
@@ -251,13 +249,6 @@ class Null:
         return permutation_p(value, self.draws, side, predicted=predicted)
 
 
-def _usual_bounds(quantity: str, unit: str) -> tuple[float, float] | None:
-    """Returns the bounds that follow from the unit or the name of a quantity; None if none do."""
-    if unit == "share":
-        return (0.0, 1.0)
-    return CORRELATION if quantity.startswith(CORRELATED) else None
-
-
 def within(
     interval: tuple[float, float],
     bounds: tuple[float | None, float | None] | None,
@@ -386,7 +377,7 @@ class Measurement:
         at: coordinates of the measurement in a sweep, by name: ``{"n": 5, "T": 10}``, ``{"dynamics": "K and
             Q"}``.
         bounds: smallest and largest possible value of the quantity, None where there is no bound; by default
-            (0, 1) for a share, and :data:`CORRELATION` if the name begins with one of :data:`CORRELATED`.
+            (0, 1) for a share.
         data, model: names of the data set and of the network; ``model`` is empty if no network was measured.
         rung: name of the rung of a ladder.
         layer, head, step, seed: block and head of the network, training step, random seed.
@@ -448,8 +439,8 @@ class Measurement:
         set_field(self, "nulls", present(*self.nulls))
         if not isinstance(self.at, Coordinates):
             set_field(self, "at", Coordinates(self.at))
-        if self.bounds is None:
-            set_field(self, "bounds", _usual_bounds(self.quantity, self.unit))
+        if self.bounds is None and self.unit == "share":
+            set_field(self, "bounds", (0.0, 1.0))
         if self.interval is not None:
             set_field(self, "interval", within(self.interval, self.bounds, self.value))
         if self.value is None and not self.reason:

@@ -224,9 +224,9 @@ def bibtex(keys) -> str:
 def portable(entry: str) -> str:
     r"""Returns an entry whose locator every style prints, and prints once.
 
-    The standard styles print neither ``eprint`` nor ``doi`` nor ``url``, while natbib's and biblatex print all
-    of them. A number of arXiv therefore stands in the note, unless it is in the journal, and an address stands
-    there if it is the only locator. Addresses that repeat the number or the doi are left out. Names of
+    The standard styles print neither ``eprint`` nor ``doi`` nor ``url``, while natbib's and biblatex print
+    all of them. A number of arXiv therefore stands in the note, unless it is in the journal, and an address
+    stands there if it is the only locator. Addresses that repeat the number or the doi are left out. Names of
     authors stay as they are: how many are printed is up to the style.
     """
     head, *lines = entry.splitlines()

@@ -28,7 +28,7 @@ from ..core.math_text import literal
 from ..core.table import grouped
 from ..core.theory import Theory
 from . import interventions, side_by_side
-from .sentences import TESTED, joined, network_statements, statements, subject
+from .sentences import HALF, TESTED, joined, network_statements, statements, subject
 from .tables import Block, Cell, Column, Line, Note, Plain, Strong, Table, outcomes, title_of
 
 COLUMN, PAGE = "column", "page"  # the two widths
@@ -160,7 +160,7 @@ def _headlines(found: Findings) -> tuple[Table, Table]:
     caption = f"Headlines of the theories {where} and in {format.counted(len(networks), 'trained network')}."
     legend = (
         f"Value: the mean over seeds, with ✓ if it is as predicted, ✗ if opposite ({RULE_OF_P}). Null: the "
-        "median of its draws. Networks: those in which the theory's quantity is as predicted, of those measured."
+        "median of its draws. Networks: those with the theory's quantity as predicted, of those measured."
     )
     return (
         _table(COLUMN, caption, columns, narrow, legend).without_empty(),
@@ -208,8 +208,8 @@ def _one_network(chosen: Sequence[Quantity], combined: Aggregate) -> tuple[Table
     wide = [Line((title, *_wide(each.judged))) for title, each in zip(titles, chosen)]
     caption = f"Headlines of theories in {literal(subject(combined.results[0]))}."
     legend = (
-        f"Value: the mean over all heads or layers, with ✓ if it is as predicted, ✗ if opposite ({RULE_OF_P}). "
-        "Null: the median of the randomised copies, or of the quantity's own null."
+        "Value: the mean over all heads or layers, with ✓ if it is as predicted, ✗ if opposite "
+        f"({RULE_OF_P}). Null: the median of the randomised copies, or of the quantity's own null."
     )
     columns = (Column("theory", 0), Column("value", 22, "n"), Column("null", 20, "n"))
     return (
@@ -261,21 +261,23 @@ def _reach(rungs: Sequence[RungResult], combined: Aggregate) -> tuple[Table, Tab
         extent, theory = _Extent.of(own), own[0].theory
         count = f"{extent.predicted} of {len(extent.rungs)}"
         last = extent.last
-        name = "" if last is None else "every rung" if extent.end is None else last.name
-        up_to: Cell = Plain(name) if name else format.NOTHING
+        up_to: Cell = format.NOTHING if last is None else Plain(last.name)
         ends = ("", "") if last is None else (extent.rungs[0].number, last.number)
         then: Cell = "" if extent.end is None else (Plain(extent.end.name), f": {extent.end.judged.outcome}")
         title = title_of(theory, short=True)
-        narrow.append(Line((title, count, up_to)))
+        narrow.append(Line((title, count, up_to, ends[1])))
         claims = combined.claims_of(theory)
         wide.append(Line((title, _of_claims(combined, theory) if claims else "", count, *ends, up_to, then)))
     caption = "How far the theories reach as their assumptions are relaxed."
     rule = (
-        "Rungs: those as predicted, of those tested; as predicted means beyond every null that decides, on the "
-        "predicted side, at a false discovery rate of at most 5 %. "
+        "Rungs: those as predicted, of those tested; as predicted means beyond every null that decides, on "
+        "the predicted side, at a false discovery rate of at most 5 %. "
     )
-    end = "Up to: the last rung before the first that is not as predicted."
-    columns = (Column("theory", 0), Column("rungs", 17, "n"), Column("up to", 30))
+    end = (
+        "Up to: the last rung before the first that is not as predicted. Effect there: 0 is the median of "
+        "the null, 1 the prediction (×: relative to the first rung)."
+    )
+    columns = (Column("theory", 0), Column("rungs", 17, "n"), Column("up to", 27), Column("effect", 12, "n"))
     wider = (
         Column("theory", 0),
         Column("claims", 9, "n"),
@@ -286,9 +288,8 @@ def _reach(rungs: Sequence[RungResult], combined: Aggregate) -> tuple[Table, Tab
         Column("first rung that is not as predicted", 27),
     )
     numbers = (
-        "Claims: those consistent on every decided seed, of those verified. First, last: the effect on the first "
-        "rung and on the last one of “up to”; 0 is the median of the null, 1 the prediction (×: relative "
-        "to the first rung). "
+        "Claims: those consistent on every decided seed, of those verified. First, last: the effect on the "
+        "first rung and on the one of “up to”. "
     )
     return (
         _table(COLUMN, caption, columns, narrow, rule + end),
@@ -302,7 +303,7 @@ def reach_sentences(rungs: Sequence[RungResult]) -> list[str]:
     """
     extents = {own[0].theory.short_title: _Extent.of(own) for own in by_theory(rungs)}
     tested = {title: extent for title, extent in extents.items() if extent.rungs}
-    everywhere = [title for title, extent in tested.items() if extent.end is None]
+    everywhere = [f"{title}{_smallest(extent)}" for title, extent in tested.items() if extent.end is None]
     said = [f"As predicted on every rung that was tested: {joined(everywhere)}."] if everywhere else []
     ending = {title: extent.end for title, extent in tested.items() if extent.end is not None}
     ends = [
@@ -323,6 +324,15 @@ def reach_sentences(rungs: Sequence[RungResult]) -> list[str]:
     if turned:
         said.append(f"On the side opposite to the prediction: {joined(turned)}.")
     return said
+
+
+def _smallest(extent: _Extent) -> str:
+    """Names the smallest effect, if it is so small that "as predicted" alone would mislead."""
+    known = [rung for rung in extent.rungs if rung.judged.effect is not None]
+    least = min(known, key=lambda rung: rung.judged.effect or 0.0, default=None)
+    if least is None or least.judged.effect is None or least.judged.effect >= HALF:
+        return ""
+    return f" (effect {least.number} at “{least.name}”)"
 
 
 # ---- claims
@@ -383,8 +393,8 @@ def _claims_sentences(combined: Aggregate) -> list[str]:
     fails = sum(claim.control == "fails" for claim in claims)
     span = " to ".join(dict.fromkeys(map(str, (seeds[0], seeds[-1]))))
     text = (
-        f"{consistent} of {format.counted(len(claims), 'claim')} are consistent on every decided seed, with {span} "
-        f"seeds each; the controls of {fails} fail as they must"
+        f"{consistent} of {format.counted(len(claims), 'claim')} are consistent on every decided seed, with "
+        f"{span} seeds each; the controls of {fails} fail as they must"
     )
     if undecided:
         text += f"; {format.counted(undecided, 'seed')} {'was' if undecided == 1 else 'were'} not decided"

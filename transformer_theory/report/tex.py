@@ -32,7 +32,8 @@ from ..core.theory import Theory
 from . import changes, interventions, number_tables, side_by_side, tables
 from .figures import Drawn, Picture, draw, file_names, for_paper, pictures
 from .html import TEMPLATES
-from .macros import definitions, example, index, macros
+from .macros import definitions, example, macros
+from .macros import index as index_page
 from .origins import behind, references, sentence, software_key
 from .paper import COLUMN, PAGE, parts
 from .sentences import reach_statements, sentences
@@ -388,7 +389,7 @@ def _texts(
         f"table-{COLUMN}.tex": floats(content.column, software, environment="table"),
         f"table-{PAGE}.tex": floats(content.page, software),
         "macros.tex": definitions(combined),
-        "macros.html": index(combined),
+        "macros.html": index_page(combined),
         "references.bib": references(combined.results, theories=combined.theories),
     }
     if content.sentences:

@@ -94,7 +94,7 @@ def test_the_text_says_what_the_rungs_say(combined):
 
 def test_a_number_in_the_text_is_found():
     source = survey_page.SOURCE.read_text(encoding="utf-8")
-    assert re.findall(r"\d+", prose(source.replace(r"\TTClaims\ claims", "326 claims"))) == ["326"]
+    assert re.findall(r"\d+", prose(source.replace(r"\TTClaims\ statements", "326 statements"))) == ["326"]
 
 
 def test_the_numbers_of_the_page_have_n_interval_and_command(combined):

@@ -270,14 +270,14 @@ def _reach(rungs: Sequence[RungResult], combined: Aggregate) -> tuple[Table, Tab
         wide.append(Line((title, _of_claims(combined, theory) if claims else "", count, *ends, up_to, then)))
     caption = "How far the theories reach as their assumptions are relaxed."
     rule = (
-        "Rungs: those as predicted, of those tested; as predicted means beyond every null that decides, on "
-        "the predicted side, at a false discovery rate of at most 5 %. "
+        "Rungs: those as predicted, beyond every null that decides at a false discovery rate of at most 5 %, of "
+        "those tested. "
     )
     end = (
         "Up to: the last rung before the first that is not as predicted. Effect there: 0 is the median of "
         "the null, 1 the prediction (×: relative to the first rung)."
     )
-    columns = (Column("theory", 0), Column("rungs", 17, "n"), Column("up to", 27), Column("effect", 12, "n"))
+    columns = (Column("theory", 0), Column("rungs", 15, "n"), Column("up to", 31), Column("effect", 11, "n"))
     wider = (
         Column("theory", 0),
         Column("claims", 9, "n"),
@@ -311,7 +311,7 @@ def reach_sentences(rungs: Sequence[RungResult]) -> list[str]:
         for column, titles in grouped(ending, lambda title: ending[title].column).items()
     ]
     if ends:
-        said.append(f"As predicted up to a rung of {'; '.join(ends)}.")
+        said.append(f"Not as predicted for the first time on a rung of {'; '.join(ends)}.")
     opposite = {
         title: [rung for rung in extent.rungs if rung.judged.outcome == "opposite"]
         for title, extent in tested.items()

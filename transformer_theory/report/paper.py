@@ -29,7 +29,7 @@ from ..core.table import grouped
 from ..core.theory import Theory
 from . import interventions, side_by_side
 from .sentences import HALF, TESTED, joined, network_statements, statements, subject
-from .tables import Block, Cell, Column, Line, Note, Plain, Strong, Table, outcomes, title_of
+from .tables import Block, Cell, Column, Line, Note, Piece, Plain, Strong, Table, outcomes, title_of
 
 COLUMN, PAGE = "column", "page"  # the two widths
 MAX_STATEMENTS = 3  # about theories
@@ -177,7 +177,7 @@ WIDE = (
 )
 
 
-def _value(judged: Judged | None) -> tuple[Cell, Cell]:
+def _value(judged: Judged | None) -> tuple[Piece, Piece]:
     """Returns the cells of value and null; empty without a value."""
     if judged is None or judged.row.value is None:
         return "", ""
@@ -270,8 +270,8 @@ def _reach(rungs: Sequence[RungResult], combined: Aggregate) -> tuple[Table, Tab
         wide.append(Line((title, _of_claims(combined, theory) if claims else "", count, *ends, up_to, then)))
     caption = "How far the theories reach as their assumptions are relaxed."
     rule = (
-        "Rungs: those as predicted, beyond every null that decides at a false discovery rate of at most 5 %, of "
-        "those tested. "
+        "Rungs: those as predicted, beyond every null that decides at a false discovery rate of at most "
+        "5 %, of those tested. "
     )
     end = (
         "Up to: the last rung before the first that is not as predicted. Effect there: 0 is the median of "

@@ -186,13 +186,12 @@ def sentence(results: Sequence[Result], theories: Collection[str] = ()) -> str:
     return f"Measured with {made}." if made else ""
 
 
-def behind(combined: Aggregate, theory: str) -> list[Result]:
-    """Returns the results that hold a number of a theory."""
+def behind(combined: Aggregate, theory: str, *, claims: bool) -> list[Result]:
+    """Returns the results that hold claims of a theory, or its other numbers."""
     return [
         result
         for result in combined.results
-        if any(row.theory == theory for row in result.table)
-        or any(verification.theory == theory for verification in result.verifications)
+        if any(one.theory == theory for one in (result.verifications if claims else result.table))
     ]
 
 

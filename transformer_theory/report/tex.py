@@ -398,10 +398,13 @@ def _texts(
     return texts | (_appendix(combined, shown, folders, checksums) if appendix else {})
 
 
-def _software(combined: Aggregate) -> str:
-    """Returns the sentence on version and commit of the results behind the table of a paper."""
-    main = [result for result in combined.results if result.table] or list(combined.results)
-    return sentence(main)
+def _software(combined: Aggregate, theory: str = "", *, claims: bool = False) -> str:
+    """Returns the sentence on version and commit of the results behind a table: that of a paper, or one of a
+    theory, of its claims or of its other numbers.
+    """
+    if theory:
+        return sentence(behind(combined, theory, claims=claims), (theory,))
+    return sentence([result for result in combined.results if result.table] or list(combined.results))
 
 
 def _appendix(
@@ -420,17 +423,19 @@ def _appendix(
     if (numbers := tables.reach(rungs)) is not None:
         said = [rf"\textbf{{{prose(title)}}}: {prose(text)}." for title, text in reach_statements(rungs)]
         with_rungs = [result for result in combined.results if result.name == REACH]
-        texts["reach.tex"] = _items(said) + floats(numbers, sentence(with_rungs))
+        texts["reach.tex"] = _items(said) + longtable(numbers, sentence(with_rungs))
         sections += [r"\section{Reach}", r"\input{reach}"]
     placed: list[Picture] = []
     for name, theory, theory_tables in _theories(combined):
-        software = sentence(behind(combined, theory.name), (theory.name,))
-        texts[f"{name}.tex"] = "\n".join(longtable(table, software) for table in theory_tables)
+        texts[f"{name}.tex"] = "\n".join(
+            longtable(table, _software(combined, theory.name, claims=table.name.endswith("-claims")))
+            for table in theory_tables
+        )
         own = [picture for picture in shown if picture.theory == theory.name and picture.name != PAGE]
         placed += own
         sections += [rf"\section{{{escape(theory.title)}}}", rf"\input{{{name}}}", *map(_figure, own)]
     if (networks := number_tables.networks(combined)) is not None:
-        texts["networks.tex"] = longtable(networks, sentence(behind(combined, NETWORK)))
+        texts["networks.tex"] = longtable(networks, _software(combined, NETWORK))
         sections += [r"\section{Networks}", r"\input{networks}"]
     others = [picture for picture in shown if picture not in placed and picture.name not in (PAGE, COLUMN)]
     texts["provenance.tex"] = longtable(number_tables.provenance(combined, folders, checksums))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.report import synthetic
+from tests.report.test_latex_findings import compared
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.result import Result
 from transformer_theory.core.sources import bibtex, entries, field, portable
@@ -18,6 +19,7 @@ from transformer_theory.report import aggregate, latex_folder, stored_results
 from transformer_theory.report.figures import draw, for_paper
 from transformer_theory.report.macros import MAX_NAME, SUFFIXES, index, macros
 from transformer_theory.report.paper import parts
+from transformer_theory.theories import list_theories
 
 DOCS = Path(__file__).parents[2] / "docs"
 STORED = {
@@ -38,7 +40,10 @@ def together(places):
 
 @pytest.fixture(scope="module")
 def stored():
-    return {name: together(places) for name, places in STORED.items()}
+    found = {name: together(places) for name, places in STORED.items()}
+    theories = tuple(list_theories())
+    result, _ = compared(made=theories)
+    return found | {"a comparison": aggregate(result, theories=theories)}
 
 
 def compiled(folder, name):
@@ -162,7 +167,7 @@ def test_tables_have_a_line_per_theory_and_captions_name_one_commit(stored, name
     assert 1 <= len(content.sentences) <= 6
 
 
-@pytest.mark.parametrize("name", ["reach", "networks", "one network"])
+@pytest.mark.parametrize("name", ["reach", "networks", "one network", "a comparison"])
 def test_figures_are_as_wide_as_a_column_with_readable_type_and_of_moderate_height(stored, name):
     wide, narrow = (picture.draw() for picture in for_paper(stored[name]))
     assert wide.get_size_inches()[0] == 7.2
@@ -174,7 +179,7 @@ def test_figures_are_as_wide_as_a_column_with_readable_type_and_of_moderate_heig
 
 
 @NEEDS_LATEX
-@pytest.mark.parametrize("name", STORED)
+@pytest.mark.parametrize("name", [*STORED, "a comparison"])
 def test_the_example_is_one_page(stored, name, tmp_path):
     made, failed = latex_folder(stored[name])
     assert failed == []

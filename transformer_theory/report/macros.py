@@ -50,7 +50,7 @@ _SMALL = frozenset(
 )
 MAX_NAME = 40  # letters of a name
 SUFFIXES = {
-    "": "the mean over the seeds; of a claim, the value of the worst seed, undecided seeds included",
+    "": "the value, over several seeds their mean; of a claim, the worst seed, undecided ones included",
     "Low": "lower end of the 95 % interval of the value",
     "High": "upper end of the 95 % interval of the value",
     "Null": "median of the null",

@@ -208,7 +208,7 @@ def _authors(key: str) -> str:
 
 def bibtex(keys) -> str:
     """Returns the BibTeX entries of the keys, in order and without repetition, as :func:`portable` writes
-    them, and the preamble if an entry has an address.
+    them.
 
     Raises:
         ValueError: a key is not in the bibliography.
@@ -216,9 +216,7 @@ def bibtex(keys) -> str:
     keys = list(dict.fromkeys(keys))
     for key in keys:
         Source(key)  # raises the error for an unknown key
-    found = [portable(entries()[key]) for key in keys]
-    found += [PREAMBLE] if any(r"\url{" in entry for entry in found) else []
-    return "\n\n".join(found) + "\n"
+    return "\n\n".join(portable(entries()[key]) for key in keys) + "\n"
 
 
 def portable(entry: str) -> str:

@@ -264,16 +264,17 @@ def keys(results: Result | Iterable[Result], theories: Iterable[Theory] | None =
 
 
 def bibtex(results: Result | Iterable[Result], *, theories: Iterable[Theory] | None = None) -> str:
-    """Returns the BibTeX entries of all works that the report and the tables of the results cite; empty if
-    they cite nothing.
+    """Returns the BibTeX entries of all works that the report and the tables of the results cite, with the
+    preamble that their addresses need; empty if they cite nothing.
     """
     cited = keys(results, theories)
-    return sources.bibtex(cited) if cited else ""
+    return f"{sources.bibtex(cited)}\n{sources.PREAMBLE}\n" if cited else ""
 
 
 def references(results: Result | Iterable[Result], *, theories: Iterable[Theory] | None = None) -> str:
-    """Returns :func:`bibtex` of the results, followed by the entry of this library."""
-    return "\n".join(filter(None, (bibtex(results, theories=theories), sources.software())))
+    """Returns the entries of :func:`bibtex`, followed by that of this library, which has the preamble."""
+    cited = keys(results, theories)
+    return "\n".join([*([sources.bibtex(cited)] if cited else []), sources.software()])
 
 
 def software_key() -> str:

@@ -1,9 +1,9 @@
-"""Sets the example page of a survey and stores its picture: ``python docs/survey_page.py`` writes
-docs/figures/survey.png.
+"""Sets the example section of a survey and stores its pictures: ``python docs/survey_page.py`` writes
+docs/figures/survey-1.png and survey-2.png, a page each.
 
 The source is docs/survey/survey.tex. All of its numbers are macros made from the stored reach (docs/reach)
-and the stored ledger (docs/claims.json). The picture carries a fingerprint of the source and of the macros
-that it uses, so a test finds an outdated picture.
+and the stored ledger (docs/claims.json). The pictures carry a fingerprint of the source and of the macros
+that it uses, so a test finds outdated pictures.
 """
 
 import hashlib
@@ -16,16 +16,16 @@ from pathlib import Path
 
 from transformer_theory.comparison.pooling import Aggregate
 from transformer_theory.report import aggregate, stored_results
-from transformer_theory.report.figures import draw, pictures
+from transformer_theory.report.figures import draw, for_paper
 from transformer_theory.report.macros import Macro, definitions, macros
 from transformer_theory.report.origins import references
+from transformer_theory.report.paper import COLUMN
 
 DOCS = Path(__file__).parent
 SOURCE = DOCS / "survey" / "survey.tex"
-PICTURE = DOCS / "figures" / "survey.png"
+PICTURES = tuple(DOCS / "figures" / f"survey-{page}.png" for page in (1, 2))
 RESULTS = (DOCS / "reach", DOCS / "claims.json")
-FIGURE = "reach-map"  # the figure that the source includes
-KEY = "fingerprint"  # field of the picture's metadata
+KEY = "fingerprint"  # field of the pictures' metadata
 DPI = 110
 
 
@@ -69,7 +69,7 @@ def compile_page(combined: Aggregate, folder: Path) -> Path:
     Raises:
         RuntimeError: LaTeX fails.
     """
-    drawn = draw([picture for picture in pictures(combined) if picture.name == FIGURE])
+    drawn = draw([picture for picture in for_paper(combined) if picture.name == COLUMN])
     if drawn.failed:
         raise RuntimeError(drawn.failed[0])
     texts = {"macros.tex": definitions(combined), "references.bib": references(combined.results)}
@@ -98,16 +98,15 @@ def main() -> int:
     combined = results()
     with tempfile.TemporaryDirectory() as name:
         pdf = compile_page(combined, Path(name))
-        subprocess.run(
-            ["pdftoppm", "-r", str(DPI), "-png", "-singlefile", pdf.name, "page"], cwd=name, check=True
-        )
+        subprocess.run(["pdftoppm", "-r", str(DPI), "-png", pdf.name, "page"], cwd=name, check=True)
         described = PngInfo()
         described.add_text(KEY, fingerprint(combined))
-        with Image.open(Path(name) / "page.png") as page:
-            page.convert("P", palette=Image.Palette.ADAPTIVE, colors=64).save(
-                PICTURE, pnginfo=described, optimize=True
-            )
-    print(PICTURE)
+        for number, path in enumerate(PICTURES, 1):
+            with Image.open(Path(name) / f"page-{number}.png") as page:
+                page.convert("P", palette=Image.Palette.ADAPTIVE, colors=128).save(
+                    path, pnginfo=described, optimize=True
+                )
+            print(path)
     return 0
 
 

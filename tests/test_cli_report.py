@@ -74,26 +74,24 @@ def test_all_outputs_of_all_results(stored, tmp_path, capsys):
         "bibtex": out / "r.bib",
     }
     written(stored, *(word for name, path in paths.items() for word in (f"--{name}", path)))
-    tables = {"all.tex", "appendix.tex", "example.tex", "macros.tex", "references.bib", "stand_in.tex"}
-    assert {"a.html", "n.md", "r.bib", *(f"tables/{name}" for name in tables)} <= set(files(out))
-    pictures = {
-        name.removeprefix("tables/figures/") for name in files(out) if name.startswith("tables/figures/")
+    tables = {
+        *("table-column.tex", "table-page.tex", "sentences.tex", "example.tex"),
+        *("macros.tex", "macros.html", "references.bib"),
     }
-    data = "input-etc-passwd-b-50-1-write18-x-x"
-    names = (
-        "stand-in-coin",
-        f"{data}-findings",
-        f"{data}-findings-column",
-        f"{data}-r3-stand-in-raw",
-        f"{data}-r4-stand-in-raw",
-    )
-    assert pictures == {f"{name}.{ending}" for name in names for ending in ("pdf", "svg")}
+    # the stand-in has no null, and so no effect to draw
+    assert {"a.html", "n.md", "r.bib", *(f"tables/{name}" for name in tables)} == set(files(out))
     assert capsys.readouterr().out.splitlines()[-4:] == [f"{name}: {path}" for name, path in paths.items()]
     macros = (out / "tables" / "macros.tex").read_text()
-    assert "LargestToken" in macros
+    assert "\\newcommand{\\TTstandinRawTokens}" in macros
     assert f"{{{sum(VALUES) / 2:.3f}}}" in macros
     assert "\\newcommand{\\TTstandinClaimsConsistent}{1}" in macros
-    texts = "".join((out / "tables" / name).read_text() for name in tables)
+    written(stored, "--latex", out / "whole", "--appendix")
+    data = "input-etc-passwd-b-50-1-write18-x-x"
+    more = ("stand-in-coin", f"{data}-findings", f"{data}-r3-stand-in-raw", f"{data}-r4-stand-in-raw")
+    drawn = {f"figures/{name}.{ending}" for name in more for ending in ("pdf", "svg")}
+    tables |= {"appendix.tex", "headlines.tex", "provenance.tex", "stand_in.tex"}
+    assert set(files(out / "whole")) == tables | drawn
+    texts = "".join((out / "whole" / name).read_text() for name in tables if name.endswith(".tex"))
     assert re.sub("%.*", "", texts).isascii()  # commands in comments keep their letters
     assert r"\textbackslash{}input\{/etc/passwd\} \textless{}b\textgreater{}50\% \_\&\_ \#1" in texts
     # commands and markup of the name, outside comments
@@ -102,6 +100,11 @@ def test_all_outputs_of_all_results(stored, tmp_path, capsys):
     assert "<b>" not in paths["markdown"].read_text()
     assert "@misc{transformertheory" in paths["bibtex"].read_text()
     assert f"@inproceedings{{{SOURCE.key}" in paths["bibtex"].read_text()
+
+
+def test_an_appendix_needs_a_folder(stored, tmp_path, capsys):
+    error = refused(capsys, stored, "--markdown", tmp_path / "n.md", "--appendix")
+    assert error == "--appendix needs --latex DIR, got none; add it"
 
 
 def test_one_result_gets_its_page_or_figure_again(stored, tmp_path, capsys, monkeypatch):
@@ -178,17 +181,15 @@ def test_files_that_cannot_be_written_are_named_before_plotting(stored, tmp_path
     x, folder = tmp_path / "x", tmp_path / "t"
     error = refused(capsys, stored, "--html", x, "--latex", x)
     assert f"{x} " in error
-    assert f"{x}/all.tex" in error
-    (folder / "all.tex").mkdir(parents=True)
-    assert f"{folder}/all.tex" in refused(capsys, stored, "--html", x, "--latex", folder, "--overwrite")
-    (folder / "all.tex").rmdir()
+    assert f"{x}/table-column.tex" in error
+    (folder / "macros.tex").mkdir(parents=True)
+    assert f"{folder}/macros.tex" in refused(capsys, stored, "--html", x, "--latex", folder, "--overwrite")
+    (folder / "macros.tex").rmdir()
     (folder / "figures").mkdir()
-    (folder / "figures" / "stand-in-coin.pdf").write_text("mine")
-    assert f"{folder}/figures/stand-in-coin.pdf exists" in refused(
-        capsys, stored, "--html", x, "--latex", folder
-    )
+    (folder / "figures" / "page.pdf").write_text("mine")
+    assert f"{folder}/figures/page.pdf exists" in refused(capsys, stored, "--html", x, "--latex", folder)
     assert not x.exists()
-    assert files(folder) == ["figures/stand-in-coin.pdf"]
+    assert files(folder) == ["figures/page.pdf"]
     before = files(stored)
     (stored / "seed0" / "report.html").mkdir()
     assert f"{stored}/seed0/report.html" in refused(capsys, stored / "seed0")
@@ -201,13 +202,12 @@ def test_figures_are_plotted_once(stored, tmp_path, monkeypatch):
         figures, "_svg_and_pdf", lambda picture: pictures.append(picture.name) or plot(picture)
     )
     written(stored / "coin", "--figures", tmp_path / "f", "--latex", tmp_path / "t")
-    assert (
-        files(tmp_path / "f")
-        == files(tmp_path / "t" / "figures")
-        == ["stand-in-coin.pdf", "stand-in-coin.svg"]
-    )
+    assert files(tmp_path / "f") == ["stand-in-coin.pdf", "stand-in-coin.svg"]
+    assert files(tmp_path / "t" / "figures") == ["page.pdf", "page.svg"]
+    same = [(tmp_path / name).read_bytes() for name in ("f/stand-in-coin.svg", "t/figures/page.svg")]
+    assert same[0] == same[1]
     assert os.path.getsize(tmp_path / "f" / "stand-in-coin.pdf") > 1000
-    assert pictures == ["stand-in-coin"]
+    assert pictures == ["page", "stand-in-coin"]
 
 
 @pytest.mark.parametrize("missing", FILES)

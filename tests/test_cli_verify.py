@@ -260,7 +260,7 @@ LAST = citations.software()
 @pytest.mark.parametrize("name", ["stand_in", "stand_in/good", "tian2023scan"])
 def test_cite(name, capsys):
     assert main(["cite", name]) == 0
-    assert capsys.readouterr().out == f"{citations.entries()['tian2023scan']}\n\n{LAST}"
+    assert capsys.readouterr().out == f"{citations.portable(citations.entries()['tian2023scan'])}\n\n{LAST}"
 
 
 def test_cite_the_library(capsys):
@@ -289,7 +289,7 @@ def test_cite_a_stored_result(tmp_path, monkeypatch, capsys):
     assert main(["cite", "here"]) == 0
     assert capsys.readouterr().out.startswith("@inproceedings{yu2020learning,")
     assert main(["cite", "tian2023scan"]) == 0  # a name is not taken away by a folder that is called so
-    assert capsys.readouterr().out == f"{citations.entries()['tian2023scan']}\n\n{LAST}"
+    assert capsys.readouterr().out == f"{citations.portable(citations.entries()['tian2023scan'])}\n\n{LAST}"
     (tmp_path / "empty").mkdir()
     assert main(["cite", "empty"]) == 2
     assert "empty must hold result.json" in capsys.readouterr().err

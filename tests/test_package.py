@@ -14,7 +14,7 @@ from tests.cases import each_case
 from transformer_theory.cli import catalogue
 from transformer_theory.core.claims import Claim, Verification
 from transformer_theory.core.experiment import Experiment
-from transformer_theory.core.sources import entries, software
+from transformer_theory.core.sources import entries, portable, software
 from transformer_theory.core.theory import Theory
 from transformer_theory.theories import THEORIES, claim, claims, experiment, list_theories, theory
 
@@ -191,13 +191,13 @@ def test_verify_takes_names_of_theories_and_lists():
 def test_cite_takes_theories_claims_and_keys():
     for record in list_theories():
         text = tt.cite(record.name)
-        assert all(entries()[source.key] in text for source in record.sources)
+        assert all(portable(entries()[source.key]) in text for source in record.sources)
         for one in record.claims:
             cited = dict.fromkeys(source.key for source in (one.source, one.corrected) if source)
-            assert tt.cite(one.id) == "\n\n".join([*(entries()[key] for key in cited), software()])
-            assert all(entries()[key] in text for key in cited)
+            assert tt.cite(one.id) == "\n\n".join([*(portable(entries()[key]) for key in cited), software()])
+            assert all(portable(entries()[key]) in text for key in cited)
     for key, entry in entries().items():
-        assert tt.cite(key) == f"{entry}\n\n{software()}"
+        assert tt.cite(key) == f"{portable(entry)}\n\n{software()}"
     assert tt.cite("software") == software()
 
 

@@ -212,6 +212,15 @@ def test_the_worst_seed_is_the_one_nearest_its_threshold():
     assert claim(Measured(NAN)).verify(range(2)).median is None
 
 
+def test_an_undecided_seed_may_be_the_worst():
+    """Otherwise "the worst of n seeds" would be false."""
+    unfinished = Measured(3.0, converged=False)
+    result = claim(GOOD, unfinished, Measured(0.9), Measured(NAN)).verify(range(4))
+    assert result.verdict == "consistent"
+    assert (result.decided, len(result.seeds), result.worst.value) == (2, 4, 3.0)
+    assert result.margins[0] == claim(Measured(0.9)).verify(range(1)).margins[0]  # of what was decided
+
+
 def test_a_solver_that_gives_up_makes_its_seed_inconclusive():
     def gives_up(generator):
         raise NotConverged("residual 1e-3 after 10 steps")

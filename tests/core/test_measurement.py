@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.cases import each_case
-from transformer_theory.core.measurement import COLUMNS, Measurement, Null, judge
+from transformer_theory.core.measurement import COLUMNS, CORRELATION, Measurement, Null, judge
 from transformer_theory.core.sources import Source
 from transformer_theory.core.table import Arrays, Table, collect, from_records
 
@@ -209,6 +209,17 @@ def test_tables_of_the_former_version_load():
 def test_shares_have_bounds():
     assert replace(ROW, unit="share", value=0.5).bounds == (0.0, 1.0)
     assert ROW.bounds is None
+
+
+def test_an_interval_ends_at_the_bounds():
+    cosine = replace(ROW, value=0.974, bounds=CORRELATION, interval=(0.942, 1.006))
+    assert cosine.interval == (0.942, 1.0)
+    assert replace(ROW, unit="share", value=0.2, interval=(-0.0069, 0.4068)).interval == (0.0, 0.4068)
+    change = replace(ROW, unit="share", value=-0.998, bounds=(-1.0, 0.0), interval=(-1.0025, -0.9937))
+    assert change.interval == (-1.0, -0.9937)
+    assert replace(ROW, value=2.0, interval=(-9.0, 9.0)).interval == (-9.0, 9.0)
+    beyond = replace(cosine, value=1 + 1e-9, interval=(1.0, 1 + 2e-9))
+    assert beyond.interval == (1.0, 1 + 1e-9)  # the value stays inside
 
 
 def test_a_summary_averages_seeds_and_draws():

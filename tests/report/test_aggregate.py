@@ -10,8 +10,9 @@ import pytest
 from tests.report import synthetic
 from tests.report.synthetic import HEADLINE, on_data, trained
 from transformer_theory.comparison.pooling import pooled
-from transformer_theory.core.measurement import Measurement, Null
+from transformer_theory.core.measurement import CORRELATION, Measurement, Null
 from transformer_theory.core.result import Result
+from transformer_theory.core.statistics import bounded_interval
 from transformer_theory.core.table import Table
 from transformer_theory.report import aggregate, stored_results
 
@@ -41,16 +42,18 @@ def only(*results):
 
 def test_results_that_differ_in_their_seed_are_one_entry():
     runs = [
-        compared(row(value, verdict="consistent", nulls=(Null("n", (0.1, index)),)), seed=index)
+        compared(
+            row(value, verdict="consistent", nulls=(Null("n", (0.1, index)),), bounds=CORRELATION), seed=index
+        )
         for index, value in enumerate((0.91, 0.95, 0.99))
     ]
     entry = only(*runs)
     assert (entry.row.theory, entry.row.quantity, entry.on, entry.note) == (SVM, HEADLINE, "raw tokens", "")
     assert (len(entry.rows), entry.seeds, entry.results) == (3, 3, (0, 1, 2))
     assert entry.row.value == pytest.approx(0.95)
-    assert entry.row.interval == pytest.approx(
-        (0.95 - 4.3027 * 0.04 / 3**0.5, 0.95 + 4.3027 * 0.04 / 3**0.5), abs=1e-4
-    )
+    # Student's interval, 0.95 ± 0.099, would end beyond 1, the largest cosine
+    assert entry.row.interval == pytest.approx(bounded_interval((0.91, 0.95, 0.99), (-1.0, 1.0)))
+    assert 0.6 < entry.row.interval[0] < entry.row.interval[1] < 1
     assert entry.row.null.draws == pytest.approx((0.1, 1.0))  # averaged draw by draw
     assert (entry.row.predicted, entry.row.threshold, entry.row.op) == (1.0, 0.9, ">=")
     assert entry.verdicts == {"consistent": 3}

@@ -16,7 +16,7 @@ from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import UNTRAINED
 from transformer_theory.core.table import Table
-from transformer_theory.report import tables
+from transformer_theory.report import effects, tables
 from transformer_theory.report.judged_figures import matrix
 from transformer_theory.report.sentences import OUTCOME_TEXT, overview, sentences
 from transformer_theory.theories import theory
@@ -255,19 +255,23 @@ def test_the_figure_and_the_table_of_the_matrix():
     assert len(table.lines) == 2
     assert "2 tests" in table.legend
     assert matrix(found()) is None
-    features = on_data(RR, (0.4, 0.41, 0.42), model="ViT")
-    narrow = matrix(
-        found(*on_data(RR, (0.4, 0.41, 0.42)), *features, *in_network(SVM, (30, 31, 32))), column=True
-    )
-    texts = narrow.axes[0].texts
-    assert {"✓ 0.410", "✓ 31.0", "raw tokens", "in trained\nViT"} <= {text.get_text() for text in texts}
-    assert not any("features" in text.get_text() for text in texts)
-    assert min(text.get_fontsize() for text in texts) >= 5.8
-    drawn = [text.get_window_extent(FigureCanvasAgg(narrow).get_renderer()) for text in texts]
-    assert all(box.x0 >= 0 and box.x1 <= narrow.bbox.x1 for box in drawn), "cut off"
-    many = [row for number in range(6) for row in in_network(SVM, (30, 31, 32), model=f"ViT {number}")]
-    assert matrix(found(*many), column=True) is None
     assert tables.findings(found()) is None
+
+
+@pytest.mark.parametrize("column", [False, True])
+def test_the_effects_of_headlines_fit_a_column_and_a_page(column):
+    rows = [*on_data(RR, (0.4, 0.41, 0.42)), *in_network(SVM, (30, 31, 32))]
+    figure = effects.figure(effects.of_findings(found(*rows)), column=column)
+    assert figure.get_size_inches()[0] == (3.4 if column else 7.2)
+    texts = figure.axes[0].texts
+    shown = " ".join(text.get_text() for text in texts)
+    assert all(word in shown for word in ("raw tokens", RR.short_title, "prediction", "opposite"))
+    assert min(text.get_fontsize() for text in texts) >= 6
+    boxes = [text.get_window_extent(FigureCanvasAgg(figure).get_renderer()) for text in texts]
+    assert all(box.x0 >= 0 and box.x1 <= figure.bbox.x1 for box in boxes), "cut off"
+    signs = [line for line in figure.axes[0].lines if line.get_marker() not in ("None", "")]
+    assert sum(line.get_markerfacecolor() != "white" for line in signs) >= 1
+    assert effects.figure(effects.of_findings(found()), column=column) is None
 
 
 def test_results_of_different_settings_have_their_own_columns():

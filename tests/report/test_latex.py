@@ -76,7 +76,11 @@ def whole():
 def folder(whole):
     drawn = draw(pictures(whole)[:2])  # some figures are enough here
     made, failed = latex_folder(
-        whole, folders=[EVIL, "runs/b", "runs/c"], checksums=[{"result.json": "0f" * 32}] * 3, drawn=drawn
+        whole,
+        appendix=True,
+        folders=[EVIL, "runs/b", "runs/c"],
+        checksums=[{"result.json": "0f" * 32}] * 3,
+        drawn=drawn,
     )
     assert failed == []
     return made
@@ -151,36 +155,38 @@ def test_no_formula_of_the_registry_is_taken_for_harmful():
 def test_theories_of_like_names_have_files_and_labels_of_their_own():
     rows = [Measurement(name, "on data", "x", 1.0) for name in ("my theory", "my-theory", "macros")]
     like = together(Result("compare", {"data": "d"}, Table(rows)))
-    made, _ = latex_folder(like, drawn=draw([]))
+    made, _ = latex_folder(like, appendix=True, drawn=draw([]))
     assert {"my-theory.tex", "my-theory-2.tex", "theory-macros.tex", "macros.tex"} <= set(made)
-    assert set(made) == {name for name in names(like) if not name.startswith("figures/")}
+    assert set(made) == {name for name in names(like, appendix=True) if not name.startswith("figures/")}
     labels = re.findall(r"\\label\{(.*?)\}", b"".join(made.values()).decode())
     assert len(labels) == len(set(labels)) > 4
-    assert made["example.tex"].count(rb"\input{my-theory") == 2
+    assert made["appendix.tex"].count(rb"\input{my-theory") == 2
 
 
 def test_every_table_has_whole_rows_and_known_keys(folder):
     texts = {
         name: text.decode()
         for name, text in folder.items()
-        if name.endswith(".tex") and name not in ("macros.tex", "example.tex")
+        if name.endswith(".tex") and name not in ("macros.tex", "example.tex", "appendix.tex")
     }
     assert set(texts) == {
-        "all.tex",
-        "findings.tex",
-        "appendix.tex",
+        "table-column.tex",
+        "table-page.tex",
+        "sentences.tex",
+        "headlines.tex",
+        "provenance.tex",
         "networks.tex",
         *(f"{theory.name}.tex" for theory in synthetic.THEORIES),
     }
     cited = set()
     for name, text in texts.items():
         assert text.isascii()
-        if name == "findings.tex":  # a list
+        if name == "sentences.tex":  # a list
             continue
         for part in re.split(r"(?=\\begin\{(?:longtable|tabular)\})", text)[1:]:
             columns = part.splitlines()[0].count("p{")
             # the titles, whose rows are tables
-            if name == "all.tex" and not part.startswith(r"\begin{tabular}[t]"):
+            if name == "headlines.tex" and not part.startswith(r"\begin{tabular}[t]"):
                 continue
             part = part.partition(r"\end{tabular}")[0]
             rows = [
@@ -203,15 +209,15 @@ def test_every_table_has_whole_rows_and_known_keys(folder):
 
 
 def test_one_comparison_has_the_same_table_beside_it(compared, theories):
-    made, _ = latex_folder(together(compared), drawn=draw([]))
-    assert latex(compared, theories=theories) == made["all.tex"].decode()
+    made, _ = latex_folder(together(compared), appendix=True, drawn=draw([]))
+    assert latex(compared, theories=theories) == made["headlines.tex"].decode()
 
 
 def test_results_without_findings_have_the_summary(compared, theories):
     verified = replace(compared, name="verify", table=Table())
     assert latex(verified, theories=theories) == floats(summary(together(verified)))
     made, _ = latex_folder(together(verified), drawn=draw([]))
-    assert "findings.tex" not in made
+    assert "headlines.tex" not in made
 
 
 def test_a_published_number_is_shown_as_such():
@@ -234,9 +240,9 @@ def test_macros_have_letters_only_and_every_number_has_one(whole):
     assert of["TTattnsvmGlobalDirectionThreshold"] == "0.990"
     assert of["TTattnsvmGlobalDirectionConsistent"] == "3"
     assert of["TTattnsvmClaims"] == "2"
-    assert of["TTattnsvmCosineWMaxMarginDirectionFeaturesViT"] == "0.831"
-    assert of["TTattnsvmCosineWMaxMarginDirectionFeaturesViTSeeds"] == "2"
-    assert of["TTcrateLossMinimalModelRawTokensLayerOneOne"] == "0.250"
+    assert of["TTattnsvmFeaturesViT"] == "0.831"
+    assert of["TTattnsvmFeaturesViTN"] == "2"
+    assert of["TTcrateLosMinModRawTokLayXI"] == "0.250"
 
 
 def test_every_macro_has_n_interval_and_command_in_its_list(whole):
@@ -274,7 +280,7 @@ def test_every_macro_has_n_interval_and_command_in_its_list(whole):
             ).groups()
             assert int(n) > 0 or not any(re.search(r" % -?\d", line) for line in lines), about
             intervals[interval == "no interval"] += 1
-            if low := [line for line in lines if re.search(r"% low = ", line)]:
+            if low := [line for line in lines if re.search(r"% lower end of the 95 % interval of", line)]:
                 assert "95 % interval" in about, low
     assert min(intervals[True], intervals[False]) > 0
 
@@ -285,21 +291,38 @@ def test_every_table_names_version_and_commit(whole):
         replace(result, provenance={**result.provenance, **record, "commit": 40 * str(index)})
         for index, result in enumerate(whole.results)
     ]
-    made, _ = latex_folder(together(*results), drawn=draw([]))
-    sentence = "Measured with transformer_theory 0.1.0, commits 00000000, 11111111, 22222222."
-    for name in ("all.tex", "networks.tex", *(f"{theory.name}.tex" for theory in synthetic.THEORIES)):
+    made, _ = latex_folder(together(*results), appendix=True, drawn=draw([]))
+    measured = "Measured with transformer_theory 0.1.0, commit 00000000, the last of 3."
+    for name in ("table-column.tex", "table-page.tex", "headlines.tex"):
         text = made[name].decode()
-        assert text.count(sentence.replace("_", r"\_")) == text.count(r"\caption{") > 0, name
-    assert sentence.replace("_", r"\_") in markdown(together(*results))
+        assert text.count(measured.replace("_", r"\_")) == text.count(r"\caption{") > 0, name
+    own = {
+        re.findall(r"label\{tab:tt-(.*?)\}", caption)[0]: re.findall(
+            r"commit \d{8}(?:, the last of \d)?", caption
+        )
+        for caption in re.findall(
+            r"\\caption\{.*", made["attention_svm.tex"].decode() + made["crate.tex"].decode()
+        )
+    }
+    assert all(len(named) == 1 for named in own.values())
+    # the experiment has numbers of one theory, and no claims
+    assert (
+        own["attention-svm-experiments"]
+        == own["attention-svm-measured"]
+        == ["commit 00000000, the last of 3"]
+    )
+    assert own["attention-svm-claims"] == own["crate-measured"] == ["commit 00000000, the last of 2"]
+    assert measured.replace("_", r"\_") in markdown(together(*results))
     assert "transformer_theory 0.1.0, commit 00000000" in page(results[0])
-    many = [
-        replace(results[0], provenance={**results[0].provenance, "commit": 40 * digit}) for digit in "abcd"
+    days = [
+        replace(results[0], provenance={**results[0].provenance, "date": day, "commit": 40 * digit})
+        for day, digit in (("2026-11-23", "a"), ("2026-11-25", "b"), ("2026-11-24", "c"))
     ]
-    assert origins.sentence(many) == "Measured with transformer_theory 0.1.0, 4 commits."
-    mixed = [many[0], replace(many[1], provenance=many[1].provenance | {"dirty": True})]
+    assert origins.sentence(days) == "Measured with transformer_theory 0.1.0, commit bbbbbbbb, the last of 3."
+    mixed = [days[0], replace(days[1], provenance=days[1].provenance | {"dirty": True})]
     assert (
         origins.made_by(mixed)
-        == "transformer_theory 0.1.0, commits aaaaaaaa, bbbbbbbb, some with uncommitted changes"
+        == "transformer_theory 0.1.0, commit bbbbbbbb, the last of 2, some with uncommitted changes"
     )
     assert origins.sentence([Result("made.up")]) == ""
     measured = {
@@ -308,6 +331,8 @@ def test_every_table_names_version_and_commit(whole):
     }
     merged = [Result("reach", {"measured": measured}, provenance={"commit": 40 * "0", "date": "2025"})]
     assert origins.commits(merged) == [8 * "e", 8 * "f"]
+    assert origins.last_commit(merged) == 8 * "e"
+    assert origins.made_by(merged, ("joma",)) == "transformer_theory, commit ffffffff"
     assert origins.dates(merged) == "23 November 2026 to 27 November 2026"
 
 
@@ -318,12 +343,11 @@ def named(*rows, **settings):
 
 def test_macros_of_one_name_get_the_columns_in_which_they_differ():
     crate = lambda quantity, value, **columns: Measurement("crate", "figure", quantity, value, **columns)  # noqa: E731
-    assert named(crate("share of α = 0.5", 0.0)) == {0.0: "TTcrateShareAlphaZeroPointFiveUp"}
-    assert named(crate("share of α = 0.125", 0.0)) == {0.0: "TTcrateShareAlphaZeroPointOneTwoFiveUp"}
-    assert named(crate("loss of 1,797 images", 0.0)) == {0.0: "TTcrateLossOneSevenNineSevenImagesUp"}
+    assert named(crate("share, α = 0.5", 0.0)) == {0.0: "TTcrateSharAlphZeroPoinFiveUp"}
+    assert named(crate("loss of 1,797 images", 0.0)) == {0.0: "TTcrateLossMDCCXCVIIImagesUp"}
     assert named(crate("q", 0.0, layer=0), crate("q", 1.0, layer=12)) == {
         0.0: "TTcrateQUpLayerZero",
-        1.0: "TTcrateQUpLayerOneTwo",
+        1.0: "TTcrateQUpLayerXII",
     }
     settings = named(
         crate("rate", 0.0, at={"setting": "paper form"}), crate("rate", 1.0, at={"setting": "released form"})
@@ -341,10 +365,13 @@ def test_a_real_latex_sets_all_of_it(folder, whole, tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(data)
     registry = "\n\n".join(prose(text) for text in texts_of_the_registry())
-    example = (tmp_path / "example.tex").read_text()
+    example = (tmp_path / "example.tex").read_text().replace("10pt,twocolumn", "10pt")
     numbers = "\n\n".join(f"number: \\{macro.name}." for macro in macros(whole)[:40])
     (tmp_path / "example.tex").write_text(
-        example.replace(r"\bibliographystyle", f"{numbers}\n\n{registry}\n\n\\bibliographystyle")
+        example.replace(
+            r"\bibliographystyle",
+            f"\\normalsize\\sloppy\n{numbers}\n\n{registry}\n\n\\input{{appendix}}\n\\bibliographystyle",
+        )
     )
     quiet = ["pdflatex", "-interaction=batchmode"]
     for command in (["pdflatex", "-interaction=nonstopmode", "-halt-on-error"], ["bibtex"], quiet, quiet):
@@ -361,7 +388,7 @@ def test_a_real_latex_sets_all_of_it(folder, whole, tmp_path):
         "Missing character",
     ):
         assert word not in log
-    tables = log.partition("appendix.tex")[0]  # not the sentences of the registry, which are in no table
+    tables = log.rpartition("appendix.tex")[2]  # not the sentences of the registry, which are in no table
     assert [wide for wide in re.findall(r"Overfull \\hbox \(([\d.]+)pt", tables) if float(wide) > 3] == []
     assert 10 <= int(re.findall(r"\((\d+) pages", log)[0]) <= 4 * len(list_theories())
     if shutil.which("pdftotext"):

@@ -426,8 +426,8 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
         ("html", "write one page with all results", "FILE"),
         (
             "latex",
-            "write LaTeX files: tables, macros, figures, references, an appendix, and example.tex, which "
-            "includes them all",
+            "write LaTeX files: a table, a figure and sentences for a column and for a page, macros, "
+            "references, and example.tex, a page that includes them",
             "DIR",
         ),
         ("markdown", "write the tables in Markdown", "FILE"),
@@ -435,6 +435,8 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
         ("figures", "write only the figures, as PDF and SVG", "DIR"),
     ):
         subparser.add_argument(f"--{name}", type=_path, metavar=kind, help=content)
+    text = "write all tables and figures and the provenance into the folder of --latex, as appendix.tex"
+    subparser.add_argument("--appendix", action="store_true", help=text)
     subparser.add_argument("--overwrite", action="store_true", help="replace existing files")
 
     subparser = command(

@@ -32,8 +32,11 @@ def write_report(options: argparse.Namespace) -> int:
     from ..comparison.pooling import aggregate
     from ..report.figures import draw, pictures
     from ..report.origins import stored_results
+    from ..report.tex import folder_pictures
 
     requested = {name: path for name in OUTPUTS if (path := getattr(options, name)) is not None}
+    if options.appendix and "latex" not in requested:
+        raise ValueError("--appendix needs --latex DIR, got none; add it")
     with progress_line() as progress:
         progress("reading the results")
         stored = stored_results(options.directories)
@@ -43,16 +46,20 @@ def write_report(options: argparse.Namespace) -> int:
         combined = aggregate([item.result for item in stored])
         _check_places(requested)
         # before plotting, which takes long
-        _check_files(_places(requested, combined), stored, options.overwrite)
-        figures = draw(
-            pictures(combined) if requested.keys() & {"latex", "figures"} else [], progress=progress
-        )
+        _check_files(_places(requested, combined, options.appendix), stored, options.overwrite)
+        chosen = {
+            "latex": lambda: folder_pictures(combined, appendix=options.appendix),
+            "figures": lambda: pictures(combined),
+        }
+        drawn = {
+            name: draw(chosen[name]() if name in chosen else [], progress=progress) for name in requested
+        }
         files: dict[Path, bytes] = {}
         for name, path in requested.items():
             progress(f"writing the {name}")
-            files |= _contents(name, path, stored, combined, figures)
+            files |= _contents(name, path, stored, combined, drawn[name], options.appendix)
         write_together(files)
-    for failure in figures.failed:
+    for failure in dict.fromkeys(failure for one in drawn.values() for failure in one.failed):
         print(f"{NAME}: {failure}", file=sys.stderr)
     for note in combined.notes:
         print(f"{NAME}: {note}", file=sys.stderr)
@@ -95,13 +102,16 @@ def _write_in_place(stored: "list[Stored]", directories: list[Path]) -> Path:
     return path
 
 
-def _places(requested: Mapping[str, Path], combined: "Aggregate") -> list[Path]:
+def _places(requested: Mapping[str, Path], combined: "Aggregate", appendix: bool) -> list[Path]:
     """Lists every file that the outputs may write, in the order of the outputs."""
     from ..report.figures import file_names, pictures
     from ..report.tex import names
 
     # The outputs that are folders, each with a function that lists its files.
-    files_in = {"latex": lambda: names(combined), "figures": lambda: file_names(pictures(combined))}
+    files_in = {
+        "latex": lambda: names(combined, appendix=appendix),
+        "figures": lambda: file_names(pictures(combined)),
+    }
     places = []
     for name, path in requested.items():
         places += [path / file for file in files_in[name]()] if name in files_in else [path]
@@ -109,7 +119,12 @@ def _places(requested: Mapping[str, Path], combined: "Aggregate") -> list[Path]:
 
 
 def _contents(
-    name: str, path: Path, stored: "list[Stored]", combined: "Aggregate", figures: "Drawn"
+    name: str,
+    path: Path,
+    stored: "list[Stored]",
+    combined: "Aggregate",
+    figures: "Drawn",
+    appendix: bool,
 ) -> dict[Path, bytes]:
     """Returns the files of one output with their contents."""
     from .. import report
@@ -120,7 +135,9 @@ def _contents(
     if name in ("latex", "figures"):
         files = figures.files
         if name == "latex":
-            files, _ = report.latex_folder(combined, folders=folders, checksums=checksums, drawn=figures)
+            files, _ = report.latex_folder(
+                combined, appendix=appendix, folders=folders, checksums=checksums, drawn=figures
+            )
         return {path / file: data for file, data in files.items()}
     if name == "html":
         text = report.page(combined.results)

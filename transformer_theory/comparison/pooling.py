@@ -10,7 +10,7 @@ other setting separates them, and the entry names it. A seed counts once, howeve
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -189,7 +189,9 @@ def aggregate(results: Result | Iterable[Result], *, theories: Iterable[Theory] 
         )
     records = theories_of(all_results, theories)
     order = {theory.name: index for index, theory in enumerate(records)}
-    entries = sorted(_entries(all_results), key=lambda entry: order.get(entry.row.theory, len(order)))
+    # rows that an earlier version has stored without bounds have those of the ladder today
+    bounds = {(one.name, one.ladder.quantity): one.ladder.bounds for one in records if one.ladder is not None}
+    entries = sorted(_entries(all_results, bounds), key=lambda entry: order.get(entry.row.theory, len(order)))
     return Aggregate(
         all_results,
         tuple(entries),
@@ -229,8 +231,13 @@ def data_name(result: Result) -> str:
     return str(result.settings.get("data") or "data") if result.name in (COMPARE, TRAIN) else result.name
 
 
-def _entries(results: Sequence[Result]) -> Iterator[Entry]:
-    """Groups the rows of all results by quantity, place and settings, and yields one entry per group."""
+def _entries(results: Sequence[Result], bounds: Mapping[tuple[str, str], Any]) -> Iterator[Entry]:
+    """Groups the rows of all results by quantity, place and settings, and yields one entry per group.
+
+    Args:
+        results: the results.
+        bounds: bounds of rows that have none, by theory and quantity.
+    """
     import pandas
 
     rows: list[Measurement] = []
@@ -238,6 +245,8 @@ def _entries(results: Sequence[Result]) -> Iterator[Entry]:
     for index, result in enumerate(results):
         run = result.settings.get("run_id") or result.settings.get("seed")
         for row in _final_rows(result):
+            known = bounds.get((row.theory, row.quantity)) if row.bounds is None else None
+            row = row if known is None else replace(row, bounds=known)
             identity: dict[str, Hashable] = {name: getattr(row, name) for name in IDENTITY}
             identity |= {
                 "data": row.data or str(result.settings.get("data", "")),

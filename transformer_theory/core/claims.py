@@ -483,10 +483,10 @@ class Verification(_Statement):
     def worst(self) -> Evidence:
         """The evidence with the least slack: nearest to its threshold, or farthest on the wrong side.
 
-        Undecided seeds count only if no seed is decided.
+        Undecided seeds count as well, so that "the worst of n seeds" is true; numbers that are not finite do
+        not.
         """
-        decided = [evidence for evidence in self.evidence if evidence.verdict in ("consistent", "violated")]
-        return min(decided or self.evidence, key=_slack)
+        return min(self.evidence, key=_slack)
 
     @property
     def worst_control(self) -> Evidence:
@@ -499,7 +499,7 @@ class Verification(_Statement):
 
     @property
     def margins(self) -> tuple[float, float]:
-        """Factors between threshold and worst measured number, and between nearest control and threshold.
+        """Factors between threshold and worst decided number, and between nearest control and threshold.
 
         They are (2, 5) if all numbers are at most half the threshold and those of the control at least five
         times it.
@@ -507,12 +507,12 @@ class Verification(_Statement):
         A number on the other side of 0 is infinitely far. Both factors are infinite if there is no tolerance:
         the threshold is 0, or equals every measured number.
         """
-        if not self.worst.threshold or all(
-            evidence.value == evidence.threshold for evidence in self.evidence
-        ):
+        decided = [evidence for evidence in self.evidence if evidence.verdict in ("consistent", "violated")]
+        worst = min(decided or self.evidence, key=_slack)
+        if not worst.threshold or all(evidence.value == evidence.threshold for evidence in self.evidence):
             return math.inf, math.inf
         control = _factor(self.worst_control)
-        return _factor(self.worst), 1 / control if control else math.inf
+        return _factor(worst), 1 / control if control else math.inf
 
     @property
     def median(self) -> float | None:

@@ -249,6 +249,24 @@ class Null:
         return permutation_p(value, self.draws, side, predicted=predicted)
 
 
+def within(
+    interval: tuple[float, float],
+    bounds: tuple[float | None, float | None] | None,
+    value: float | None = None,
+) -> tuple[float, float]:
+    """Returns the part of an interval inside the bounds, with the value, which rounding may put outside.
+
+    >>> within((0.942, 1.006), (-1.0, 1.0))
+    (0.942, 1.0)
+    """
+    (low, high), (least, most) = interval, bounds or (None, None)
+    if least is not None:
+        low = max(low, least if value is None else min(least, value))
+    if most is not None:
+        high = min(high, most if value is None else max(most, value))
+    return low, high
+
+
 def present(*nulls: Null | None) -> tuple[Null, ...]:
     """Returns the nulls that are not None."""
     return tuple(null for null in nulls if null is not None)
@@ -341,7 +359,8 @@ class Measurement:
         value: the measured number; None if it is missing, with the cause in ``reason``.
         unit: unit of value, prediction, threshold, null and interval; a "share" is a number in [0, 1] that
             reports show in per cent.
-        interval, interval_kind: 95 % interval of the value, and its kind ("over seeds", "over samples").
+        interval, interval_kind: 95 % interval of the value, and its kind ("over seeds", "over samples"). What
+            lies beyond the bounds is cut off.
         predicted, basis: the theory's number for the same quantity, and its origin (:data:`Basis`).
         op, threshold, verdict: the inequality that decides the verdict, and the verdict.
         nulls: the null distributions; the first one is tested. Entries None are dropped.
@@ -422,6 +441,8 @@ class Measurement:
             set_field(self, "at", Coordinates(self.at))
         if self.bounds is None and self.unit == "share":
             set_field(self, "bounds", (0.0, 1.0))
+        if self.interval is not None:
+            set_field(self, "interval", within(self.interval, self.bounds, self.value))
         if self.value is None and not self.reason:
             raise ValueError(
                 f"a measurement without a value must state its reason, got none for {self.theory}: "

@@ -207,7 +207,8 @@ def _authors(key: str) -> str:
 
 
 def bibtex(keys) -> str:
-    """Returns the BibTeX entries of the keys, in order and without repetition.
+    """Returns the BibTeX entries of the keys, in order and without repetition, as :func:`portable` writes
+    them.
 
     Raises:
         ValueError: a key is not in the bibliography.
@@ -215,7 +216,40 @@ def bibtex(keys) -> str:
     keys = list(dict.fromkeys(keys))
     for key in keys:
         Source(key)  # raises the error for an unknown key
-    return "\n\n".join(entries()[key] for key in keys) + "\n"
+    return "\n\n".join(portable(entries()[key]) for key in keys) + "\n"
+
+
+def portable(entry: str) -> str:
+    r"""Returns an entry whose locator every style prints, and prints once.
+
+    The standard styles print neither ``eprint`` nor ``doi`` nor ``url``, while natbib's and biblatex print
+    all of them. A number of arXiv therefore stands in the note, unless it is in the journal, and an address
+    stands there if it is the only locator. Addresses that repeat the number or the doi are left out. Names of
+    authors stay as they are: how many are printed is up to the style.
+    """
+    head, *lines = entry.splitlines()
+    fields: dict[str, str] = {}
+    for line in lines:
+        if match := re.match(r"\s*(\w+)\s*=\s*\{(.*)\},?\s*$", line):
+            fields[match[1].lower()] = match[2]
+    number, url = fields.pop("eprint", ""), fields.get("url", "")
+    fields.pop("archiveprefix", None)
+    notes = [fields.pop("note", "")]
+    if number and number not in fields.get("journal", ""):
+        notes.append(f"arXiv:{number}")
+    elsewhere = number or fields.keys() & {"volume", "pages"}
+    if doi := fields.get("doi", "") if not elsewhere else "":
+        fields.pop("doi")
+        notes.append(f"doi:{doi}")
+    if number or "doi" in fields or doi:
+        fields.pop("url", None)
+    elif url and not elsewhere:
+        fields.pop("url")
+        notes.append(rf"\url{{{url}}}")
+    if note := "; ".join(filter(None, notes)):
+        fields["note"] = note
+    width = max(map(len, fields))
+    return "\n".join([head, *(f"  {name:<{width}} = {{{text}}}," for name, text in fields.items()), "}"])
 
 
 def software() -> str:

@@ -3,6 +3,7 @@ agreement.
 
 * Shares: the interval of Clopper and Pearson, from quantiles of the beta distribution
   :cite:p:`clopper1934use`.
+* False discovery rate: the step-up procedure of :cite:t:`benjamini1995controlling`.
 * Means over seeds: Student's t interval, on the logit scale for a bounded quantity
   (:func:`bounded_interval`). Smooth functions of a sample: the jackknife over groups.
 * Permutation p-value of a value against B null draws: :math:`(1 + \#\{\text{draws at least as extreme}\}) /
@@ -36,7 +37,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .format import counted
-from .measurement import Measurement, Null, extremeness
+from .measurement import Measurement, Null, extremeness, within
 
 # draws of the null of a headline on data: one value beyond all of them is a finding among up to 60 tests
 DATA_DRAWS = 1199
@@ -180,7 +181,7 @@ def bounded_interval(
     below = None if low is None else mean - low
     above = None if high is None else high - mean
     if any(distance is not None and distance <= 0 for distance in (below, above)):
-        return plain  # a mean on a bound: all values equal it, or one of them lies outside
+        return within(plain, bounds, mean)  # all values equal the bound, or rounding puts one beyond it
     slope = sum(1 / distance for distance in (below, above) if distance is not None)
     half = (plain[1] - mean) * slope
     if high is None or low is None:
@@ -191,7 +192,7 @@ def bounded_interval(
     # The logistic function of the shifted logit, with the odds (mean - low) / (high - mean).
     odds = (mean - low) / (high - mean)
     ends = [low + (high - low) / (1 + math.exp(-step) / odds) for step in (-half, half)]
-    return ends[0], ends[1]
+    return min(ends[0], mean), max(ends[1], mean)  # rounding
 
 
 def jackknife_interval(

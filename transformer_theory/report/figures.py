@@ -30,9 +30,10 @@ from ..core.plotting import pdf, style, svg
 from ..core.result import Result
 from ..core.table import Table
 from ..core.theory import Theory
-from . import curve_figures, judged_figures, side_by_side
+from . import curve_figures, effects, judged_figures, side_by_side
 from .curves import Series, curves, on_timeline, series, split_headline, timeline_series
 from .interventions import found_in
+from .paper import COLUMN, PAGE
 from .pictures import attention, features
 from .sentences import subject
 from .training import network_name, training_summary
@@ -40,7 +41,6 @@ from .training import network_name, training_summary
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-IN_COLUMN = "column"  # last word in the names of figures that are as wide as a column of a paper
 MAX_NAME = 40  # largest number of characters from the name of a data set in a file name
 
 
@@ -136,21 +136,46 @@ def of_all(combined: Aggregate, stem: str = "") -> Iterator[Picture]:
     They are the reach map and the matrix of findings, whose name begins with ``stem``, each also as wide as a
     column.
     """
+    narrow = next((picture for picture in for_paper(combined) if picture.name == COLUMN), None)
     if rungs := rung_results(combined):
         title = "how far the theories reach as their assumptions are relaxed"
         yield Picture("reach-map", title, None, partial(judged_figures.reach_map, rungs))
-        title = "how far the theories reach, a square per rung, as wide as a column"
-        narrow = partial(judged_figures.reach_overview, rungs, column=True)
-        yield Picture(f"reach-{IN_COLUMN}", title, None, narrow)
     if found := findings(combined):
         title = "what was found: the headline of each theory on data and in networks"
-        name = "-".join(filter(None, (stem, "findings")))
+        stem = "-".join(filter(None, (stem, "findings")))
         side = side_by_side.of(found, found_in(combined.results))
         drawn = partial(judged_figures.matrix, found) if side is None else partial(side_by_side.figure, side)
-        yield Picture(name, title, None, drawn)
-        yield Picture(
-            f"{name}-{IN_COLUMN}", f"{title}, as wide as a column", None, partial(drawn, column=True)
-        )
+        yield Picture(stem, title, None, drawn)
+    if narrow is not None and (rungs or found):
+        yield replace(narrow, name=f"{stem if found else 'reach'}-{COLUMN}")
+
+
+def for_paper(combined: Aggregate) -> list[Picture]:
+    """Returns the figure of a paper as wide as a page and as a column, named so; of other results only the
+    first figure, for a page; empty if there is none.
+    """
+    found, rungs = findings(combined), rung_results(combined)
+    side = side_by_side.of(found, found_in(combined.results))
+    one = combined.results[0] if len(combined.results) == 1 else None
+    title = "the effect of each theory's headline"
+    if side is not None:
+        title, drawn = "the headline of each theory in networks", partial(side_by_side.figure, side)
+    elif found:
+        drawn = partial(effects.figure, effects.of_findings(found))
+    elif one is not None and is_of_one_network(one):
+        chosen = headlines(quantities(one, combined.theories), combined.theories)
+        named = [(each.short_title, each.judged) for each in chosen if each.rows]
+        drawn = partial(effects.figure, effects.of_network(named, network_name(one)))
+    elif rungs:
+        title = "how far the theories reach, a square per rung"
+        drawn = partial(judged_figures.reach_overview, rungs)
+    else:
+        first = [picture for result in combined.results for picture in of_result(result, combined.theories)]
+        return [replace(picture, name=PAGE) for picture in first[:1]]
+    return [
+        Picture(PAGE, title, None, drawn),
+        Picture(COLUMN, f"{title}, as wide as a column", None, partial(drawn, column=True)),
+    ]
 
 
 def file_names(pictures: Iterable[Picture]) -> list[str]:

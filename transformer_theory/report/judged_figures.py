@@ -3,8 +3,7 @@
 * Matrix: theories by data and networks. A cell shows the headline of a theory on the scale of its row. Grey
   bar: the range of the null draws, with their median. Yellow: the second null. Dashed: the prediction. Dot:
   the mean over seeds, with its interval. Diamond: the value on noise of the same shape. Below stand value,
-  interval, effect and p-value; in the figure for a column of a paper, which shows no features of networks,
-  value and mark of the outcome.
+  interval, effect and p-value.
 * Map: theories by the columns in which assumptions are relaxed. A tile is one rung; its shade is the effect,
   from pale (0, chance) to dark (1 and more). A white tile is not as predicted; a mark says why. A frame marks
   the rungs that the theorem covers.
@@ -44,56 +43,34 @@ MARKS: dict[Outcome, tuple[str, str]] = {  # mark of an outcome, and its meaning
 
 PAD = 0.06  # inches between cells
 MATRIX_SMALL, MATRIX_TINY = 6.6, 5.8  # font sizes, points
-MAX_IN_COLUMN = 5  # cells of a row in a column of a paper
 GROUPS: dict[str, tuple[View, ...]] = {"own model": ("raw tokens", "features"), "networks": ("network",)}
 
 
-@dataclass(frozen=True)
-class _Sizes:
-    """Sizes in inches; ``plot`` is the depth of the plotted line below the top of its row."""
-
-    width: float
-    label: float
-    header: float
-    row: float
-    legend: float
-    plot: float
-
-
-PAGE = _Sizes(7.2, 1.0, 0.5, 0.92, 0.3, 0.36)
-COLUMN = _Sizes(3.4, 0.0, 0.4, 0.5, 0.53, 0.31)  # titles stand above their cells
+MATRIX_WIDTH, MATRIX_LABEL, MATRIX_HEADER = 7.2, 1.0, 0.5  # inches
+MATRIX_ROW, MATRIX_LEGEND = 0.92, 0.3
+PLOT = 0.36  # depth of the plotted line below the top of its row
 
 
 @style()
-def matrix(found: Findings, *, column: bool = False) -> "Figure | None":
-    """Draws the matrix; None if nothing was found.
-
-    Args:
-        found: the findings.
-        column: whether the figure is as wide as a column of a paper instead of a page; it then has neither
-            features nor p-values, and is None if there are more than :data:`MAX_IN_COLUMN` data sets and
-            networks.
-    """
-    sizes = COLUMN if column else PAGE
-    columns = [one for one in found.few_columns() if not (column and one[1] == "features")]
+def matrix(found: Findings) -> "Figure | None":
+    """Draws the matrix, as wide as a page; None if nothing was found."""
+    columns = found.few_columns()
     theories = [theory for theory in found.theories if any(found.at(theory, one) for one in columns)]
-    if not theories or (column and len(columns) > MAX_IN_COLUMN):
+    if not theories:
         return None
-    height = sizes.header + sizes.row * len(theories) + sizes.legend
-    figure = blank(sizes.width, height)
-    ax = figure.add_axes((0, 0, 1, 1), xlim=(0, sizes.width), ylim=(height, 0))
+    height = MATRIX_HEADER + MATRIX_ROW * len(theories) + MATRIX_LEGEND
+    figure = blank(MATRIX_WIDTH, height)
+    ax = figure.add_axes((0, 0, 1, 1), xlim=(0, MATRIX_WIDTH), ylim=(height, 0))
     ax.set_axis_off()
-    width = (sizes.width - sizes.label) / len(columns)
-    _header(ax, columns, width, sizes)
+    width = (MATRIX_WIDTH - MATRIX_LABEL) / len(columns)
+    _header(ax, columns, width)
     for i, theory in enumerate(theories):
-        top = sizes.header + sizes.row * i
-        ax.plot((0, sizes.width), (top, top), color=RULE, linewidth=0.7)
-        title = theory.short_title if column else textwrap.fill(theory.title, 15, break_long_words=False)
-        gap = 0.03 if column else 0.1
+        top = MATRIX_HEADER + MATRIX_ROW * i
+        ax.plot((0, MATRIX_WIDTH), (top, top), color=RULE, linewidth=0.7)
         ax.text(
             0.02,
-            top + gap,
-            title,
+            top + 0.1,
+            textwrap.fill(theory.title, 15, break_long_words=False),
             fontsize=MATRIX_SMALL + 0.4,
             weight="bold",
             color=colour(theory.name),
@@ -102,18 +79,18 @@ def matrix(found: Findings, *, column: bool = False) -> "Figure | None":
         )
         for views in GROUPS.values():
             inside = [(j, one) for j, one in enumerate(columns) if one[1] in views]
-            _group(ax, found, theory, inside, top, width, sizes, len(title) if column else 0)
-    (_matrix_column_legend if column else _matrix_legend)(ax, height)
+            _group(ax, found, theory, inside, top, width)
+    _matrix_legend(ax, height)
     return figure
 
 
-def _header(ax: "Axes", columns: list[tuple[str, View, str]], width: float, sizes: _Sizes) -> None:
+def _header(ax: "Axes", columns: list[tuple[str, View, str]], width: float) -> None:
     """Writes the names of the columns: data sets if there are several, kinds of views, networks."""
     several = len({data for data, _, _ in columns}) > 1
     titles = {"raw tokens": "raw tokens", "features": "features of", "network": "in trained"}
     for j, (data, view, model) in enumerate(columns):
         name = "\n".join(filter(None, (data if several else "", titles[view], textwrap.fill(model, 15))))
-        left, bottom = sizes.label + width * (j + 0.5), sizes.header - 0.05
+        left, bottom = MATRIX_LABEL + width * (j + 0.5), MATRIX_HEADER - 0.05
         ax.text(
             left, bottom, name, ha="center", va="bottom", fontsize=MATRIX_TINY, color=INK, linespacing=1.1
         )
@@ -126,29 +103,19 @@ def _group(
     columns: list[tuple[int, tuple[str, View, str]]],
     top: float,
     width: float,
-    sizes: _Sizes,
-    letters: int,
 ) -> None:
-    """Draws the cells of one quantity of a theory, with its name above them, on a common scale.
-
-    In a column of a paper the name on the raw tokens stands behind the title of ``letters`` letters, that in
-    networks on the next line.
-    """
+    """Draws the cells of one quantity of a theory, with its name above them, on a common scale."""
     cells = [(j, cell) for j, column in columns if (cell := found.at(theory, column)) is not None]
     if not cells:
         return
-    left, line, room = sizes.label + width * columns[0][0], top + 0.045, width * len(columns)
-    if sizes is COLUMN and columns[0][1][1] == "network":
-        line = top + 0.135
-    elif sizes is COLUMN:
-        left = 0.04 + 0.058 * letters
-        room = sizes.width - left
-    name = textwrap.shorten(cells[0][1].judged.row.quantity, int(room / 0.047), placeholder="…")
+    left = MATRIX_LABEL + width * columns[0][0]
+    letters = int(width * len(columns) / 0.047)
+    name = textwrap.shorten(cells[0][1].judged.row.quantity, letters, placeholder="…")
     name = name if "$" in name else name.replace("R^c", "$R^c$")
-    ax.text(left + PAD, line, name, fontsize=MATRIX_TINY, color=GREY, va="top", style="italic")
+    ax.text(left + PAD, top + 0.045, name, fontsize=MATRIX_TINY, color=GREY, va="top", style="italic")
     scale = _scale([cell for _, cell in cells])
     for j, cell in cells:
-        _cell(ax, cell, sizes.label + width * j + PAD, width - 2 * PAD, top, scale, sizes)
+        _cell(ax, cell, MATRIX_LABEL + width * j + PAD, width - 2 * PAD, top, scale)
 
 
 def _scale(cells: list[Finding]) -> tuple[float, float]:
@@ -173,10 +140,9 @@ def _cell(
     width: float,
     top: float,
     scale: tuple[float, float],
-    sizes: _Sizes,
 ) -> None:
     """Draws one cell: the plotted line and the lines of text below it."""
-    judged, row, y = cell.judged, cell.judged.row, top + sizes.plot
+    judged, row, y = cell.judged, cell.judged.row, top + PLOT
     centre = left + width / 2
 
     def x(number: float) -> float:
@@ -243,17 +209,16 @@ def _cell(
             zorder=5,
         )
     ax.plot([x(row.value)], [y], marker="o", markersize=4.2, color=tint, zorder=6)
-    mark = _mark(cell) if sizes is COLUMN else ""
-    value = {"ha": "center", "va": "top", "fontsize": MATRIX_SMALL, "weight": "bold"}
     ax.text(
         centre,
-        y + (0.08 if sizes is COLUMN else 0.11),
-        f"{mark}{format.of_row(row.value, row)}",
-        color=ALARM if mark and judged.outcome == "opposite" else INK,
-        **value,
+        y + 0.11,
+        format.of_row(row.value, row),
+        ha="center",
+        va="top",
+        fontsize=MATRIX_SMALL,
+        weight="bold",
+        color=INK,
     )
-    if sizes is COLUMN:
-        return
     for number, text in enumerate(filter(None, (format.interval_text(row), *_effect_and_p(cell)))):
         last = ALARM if judged.outcome == "opposite" and "p = " in text else INK
         ax.text(
@@ -280,8 +245,8 @@ def _mark(cell: Finding) -> str:
 
 
 def _matrix_legend(ax: "Axes", height: float) -> None:
-    y, texts = height - PAGE.legend / 2 + 0.03, {"fontsize": MATRIX_TINY, "va": "center", "color": INK}
-    ax.plot((0, PAGE.width), (height - PAGE.legend, height - PAGE.legend), color=RULE, linewidth=0.7)
+    y, texts = height - MATRIX_LEGEND / 2 + 0.03, {"fontsize": MATRIX_TINY, "va": "center", "color": INK}
+    ax.plot((0, MATRIX_WIDTH), (height - MATRIX_LEGEND, height - MATRIX_LEGEND), color=RULE, linewidth=0.7)
     ax.fill_between((0.03, 0.2), y - 0.045, y + 0.045, color="#C9CED5", linewidth=0)
     ax.text(0.24, y, "null (networks: equal scale)", **texts)
     ax.fill_between((1.42, 1.59), y - 0.03, y + 0.03, facecolor="#F2D9A6", edgecolor="#A67C1F", linewidth=0.6)
@@ -302,29 +267,8 @@ def _matrix_legend(ax: "Axes", height: float) -> None:
     )
     ax.text(4.84, y, "on noise", **texts)
     ax.text(
-        PAGE.width - 0.03, y, "✓ predicted  ~ matched  ≠ conflict  ✗ opposite", **{**texts, "ha": "right"}
+        MATRIX_WIDTH - 0.03, y, "✓ predicted  ~ matched  ≠ conflict  ✗ opposite", **{**texts, "ha": "right"}
     )
-
-
-def _matrix_column_legend(ax: "Axes", height: float) -> None:
-    """Explains the signs in words, line by line."""
-    ax.plot((0, COLUMN.width), (height - COLUMN.legend + 0.02,) * 2, color=RULE, linewidth=0.7)
-    for number, text in enumerate(
-        (
-            "dot: mean over seeds, 95 % interval   grey: null (in networks: equal scale)",
-            "yellow: the second null   dashed: prediction   diamond: on noise",
-            "✓ as predicted   ~ matched by second null   ≠ conflict   ✗ opposite",
-            "without mark: grey, none of these; coloured, a statement about any data",
-        )
-    ):
-        ax.text(
-            0.02,
-            height - COLUMN.legend + 0.1 + 0.115 * number,
-            text,
-            fontsize=MATRIX_TINY,
-            va="center",
-            color=INK,
-        )
 
 
 # ---- the map of the reach
@@ -545,8 +489,18 @@ OVERVIEW_LABEL, ROW, OVERVIEW_HEADER, OVERVIEW_LEGEND, SQUARE = 2.2, 0.175, 0.3,
 SIZE, OVERVIEW_SMALL = 7.0, 6.2  # font sizes, points
 MAX_TITLE = 38  # letters of a title in full size; of a longer one only the part before its colon is shown
 PAPER_COLUMN = 3.4  # inches; the width of a column of a paper
-COLUMN_LABEL, COLUMN_HEADER, COLUMN_LEGEND = 1.24, 0.66, 0.5  # inches, in the figure as wide as a column
-COLUMN_TITLE = 25  # letters in a line of a title there
+# in the figure as wide as a column: inches, points, and letters in a line of a title
+COLUMN_LABEL, COLUMN_ROW, COLUMN_HEADER, COLUMN_LEGEND = 1.44, 0.145, 0.53, 0.42
+COLUMN_SIZE, COLUMN_TITLE = 6.0, 31
+SHORT = {  # names of columns that fit there
+    "everything trained": "all trained",
+    "AdamW and mini-batches": "AdamW",
+    "trained network": "trained",
+    "pretrained network": "pretrained",
+    "exact construction": "exact",
+    "floating point": "floats",
+    "relaxed encoding": "encoding",
+}
 STEP = 0.03  # inches between squares
 
 
@@ -571,7 +525,10 @@ def reach_overview(cells: Sequence[RungResult], *, column: bool = False) -> "Fig
     )
     groups = [(columns, [own for own in by_theory(cells) if own[0].column in columns]) for columns in MAPS]
     groups = [(columns, rows) for columns, rows in groups if rows]
-    heights = {id(own): ROW * (1 + 0.4 * ("\n" in _title(own, column))) for _, rows in groups for own in rows}
+    line = COLUMN_ROW if column else ROW
+    heights = {
+        id(own): line * (1 + 0.5 * ("\n" in _title(own, column))) for _, rows in groups for own in rows
+    }
     height = sum(header + sum(heights[id(own)] for own in rows) for _, rows in groups) + legend
     figure = Figure(figsize=(whole, height))
     ax = figure.add_axes((0, 0, 1, 1), xlim=(0, whole), ylim=(height, 0))
@@ -585,20 +542,22 @@ def reach_overview(cells: Sequence[RungResult], *, column: bool = False) -> "Fig
         widths = [(whole - label) * weight / sum(weights) for weight in weights]
         lefts = [label + sum(widths[:j]) for j in range(len(used))]
         texts = {
-            "fontsize": OVERVIEW_SMALL,
+            "fontsize": COLUMN_SIZE if column else OVERVIEW_SMALL,
             "color": GREY,
             "va": "bottom",
             "linespacing": 1.0,
             "rotation": 90 if column else 0,
         }
         for name, left, width in zip(used, lefts, widths):
-            filled = textwrap.fill(name, 13 if column else max(12, round(20 * width)), break_on_hyphens=False)
+            filled = SHORT.get(name, name)
+            if not column:
+                filled = textwrap.fill(name, max(12, round(20 * width)), break_on_hyphens=False)
             ax.text(left, top + header - 0.04, filled, **texts)
         top += header
         ax.plot((0, whole), (top, top), color=RULE, linewidth=0.7)
         for own in rows:
             row, title = heights[id(own)], _title(own, column)
-            size = OVERVIEW_SMALL if column else SIZE * min(1.0, MAX_TITLE / len(title))
+            size = COLUMN_SIZE if column else SIZE * min(1.0, MAX_TITLE / len(title))
             ax.text(
                 0.02,
                 top + row / 2,
@@ -626,7 +585,7 @@ def reach_overview(cells: Sequence[RungResult], *, column: bool = False) -> "Fig
 def _title(own: Sequence[RungResult], column: bool) -> str:
     """Returns the title of a theory, in a column on up to two lines."""
     theory = own[0].theory
-    title = theory.title if len(theory.title) <= MAX_TITLE else theory.short_title
+    title = theory.short_title if column or len(theory.title) > MAX_TITLE else theory.title
     return textwrap.fill(title, COLUMN_TITLE) if column else title
 
 

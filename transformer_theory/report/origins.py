@@ -3,24 +3,24 @@ library that measured them, and the works that they cite.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-from ..comparison.pooling import VERIFY, theories_of
+from ..comparison.pooling import VERIFY, Aggregate, theories_of
 from ..core import sources
 from ..core.claims import Verification, sources_of
 from ..core.files import of_file
 from ..core.reading import read_json
 from ..core.result import FILES, Provenance, Result
+from ..core.statistics import EQUAL_SCALE
 from ..core.theory import Theory
 from ..core.typed import check_types
 
 NAME = "transformer_theory"
 COMMIT_LETTERS = 8
-MAX_COMMITS = 3  # commits that a sentence lists; of more it names the number
 
 
 # ---- stored results
@@ -119,9 +119,11 @@ def versions(results: Sequence[Result]) -> list[str]:
     )
 
 
-def commits(results: Sequence[Result]) -> list[str]:
+def commits(results: Sequence[Result], theories: Collection[str] = ()) -> list[str]:
     """Returns the abbreviated commits of the library that measured the results, each once."""
-    return _distinct(str(record.get("commit") or "")[:COMMIT_LETTERS] for record in _records(results))
+    return _distinct(
+        str(record.get("commit") or "")[:COMMIT_LETTERS] for record in _records(results, theories)
+    )
 
 
 def dates(results: Sequence[Result]) -> str:
@@ -142,43 +144,67 @@ def _spelt(day: str) -> str:
     return f"{parsed.day} {parsed:%B} {parsed.year}"
 
 
-def made_by(results: Sequence[Result]) -> str:
+def last_commit(results: Sequence[Result], theories: Collection[str] = ()) -> str:
+    """Returns the abbreviated commit of the newest of the results; empty if none is stored.
+
+    Args:
+        results: the results.
+        theories: theories whose numbers count, if they were measured one by one; empty for all.
+    """
+    known = [record for record in _records(results, theories) if record.get("commit")]
+    newest = max(known, key=lambda record: str(record.get("date") or ""), default={})
+    return str(newest.get("commit") or "")[:COMMIT_LETTERS]
+
+
+def made_by(results: Sequence[Result], theories: Collection[str] = ()) -> str:
     """Names the library with version and commit: ``"transformer_theory 0.1.0, commit 90748cab"``; empty if
     neither is stored.
 
-    Of more than :data:`MAX_COMMITS` commits only the number is named; the table of provenance lists them.
+    Of several commits it names the last one and the number: ``"commit 90748cab, the last of 9"``; the table
+    of provenance lists them.
+
+    Args:
+        results: the results.
+        theories: see :func:`last_commit`.
     """
-    known, names = versions(results), commits(results)
+    known, names = versions(results), commits(results, theories)
     if not known and not names:
         return ""
     version = f" {' and '.join(known)}" if known else ""
-    text = (
-        f"{len(names)} commits"
-        if len(names) > MAX_COMMITS
-        else f"commit{'s' * (len(names) > 1)} {', '.join(names)}"
-        if names
-        else ""
-    )
+    text = f"commit {last_commit(results, theories)}" if names else ""
+    text += f", the last of {len(names)}" if len(names) > 1 else ""
     dirty = [bool(result.provenance.get("dirty")) for result in results]
     changed = f"{'' if all(dirty) else ', some'} with uncommitted changes" if any(dirty) else ""
     return f"{NAME}{version}{f', {text}{changed}' if text else ''}"
 
 
-def sentence(results: Sequence[Result]) -> str:
+def sentence(results: Sequence[Result], theories: Collection[str] = ()) -> str:
     """Returns :func:`made_by` as a sentence for a caption: ``"Measured with transformer_theory 0.1.0, commit
     90748cab."``; may be empty.
     """
-    made = made_by(results)
+    made = made_by(results, theories)
     return f"Measured with {made}." if made else ""
 
 
-def _records(results: Sequence[Result]) -> Iterator[Mapping[str, Any]]:
+def behind(combined: Aggregate, theory: str, *, claims: bool) -> list[Result]:
+    """Returns the results that hold claims of a theory, or its other numbers."""
+    return [
+        result
+        for result in combined.results
+        if any(one.theory == theory for one in (result.verifications if claims else result.table))
+    ]
+
+
+def _records(results: Sequence[Result], theories: Collection[str] = ()) -> Iterator[Mapping[str, Any]]:
     """Yields the records of commit and date: of each result, or of its theories if they were measured one by
-    one, as in a merged reach.
+    one, as in a merged reach; then of the given theories alone, or of all.
     """
     for result in results:
         measured = result.settings.get("measured")
-        yield from measured.values() if isinstance(measured, Mapping) else (result.provenance,)
+        if not isinstance(measured, Mapping):
+            yield result.provenance
+            continue
+        yield from (record for name, record in measured.items() if not theories or name in theories)
 
 
 def _distinct(texts: Iterable[str | None]) -> list[str]:
@@ -189,9 +215,43 @@ def _distinct(texts: Iterable[str | None]) -> list[str]:
 # ---- cited works
 
 
+# works behind the data, by a part of their name, and behind the statistics
+DATA = {
+    "digits": "alpaydin1998optical",
+    "cifar": "krizhevsky2009learning",
+    "wikitext": "merity2017pointer",
+}
+SHARES, ADJUSTED = "clopper1934use", "benjamini1995controlling"
+COPIES_ADJUSTED, STOPPED = "westfall1993resampling", "besag1991sequential"
+
+
+def used(results: Sequence[Result]) -> list[str]:
+    """Returns the BibTeX keys of the works behind the data and the statistics of the results."""
+    names = " ".join(
+        str(text)
+        for result in results
+        for text in (
+            result.settings.get("data"),
+            result.settings.get("inputs"),
+            result.settings.get("model"),
+            result.provenance.get("command"),
+            *{row.data for row in result.table},
+            *{row.rung for row in result.table},
+        )
+    ).lower()
+    found = [key for name, key in DATA.items() if name in names]
+    rows = [row for result in results for row in result.table]
+    nulls = [null for row in rows for null in row.nulls]
+    found += [SHARES] if any(result.verifications for result in results) else []
+    found += [ADJUSTED] if nulls else []
+    found += [COPIES_ADJUSTED] if any(null.kind == EQUAL_SCALE for null in nulls) else []
+    found += [STOPPED] if any(null.stopped for null in nulls) else []
+    return found
+
+
 def keys(results: Result | Iterable[Result], theories: Iterable[Theory] | None = None) -> list[str]:
-    """Returns the BibTeX keys of all works that a report cites: sources of the results, then of theories,
-    claims and rows.
+    """Returns the BibTeX keys of all works that a report cites or uses: sources of the results, then of
+    theories, claims, with the texts that they correct, and rows, then those behind data and statistics.
     """
     all_results = (results,) if isinstance(results, Result) else tuple(results)
     cited = [source for result in all_results for source in result.sources]
@@ -200,20 +260,21 @@ def keys(results: Result | Iterable[Result], theories: Iterable[Theory] | None =
     for result in all_results:
         cited += sources_of(result.verifications)
         cited += [row.source for row in result.table if row.source is not None]
-    return list(dict.fromkeys(source.key for source in cited if source.known))
+    return list(dict.fromkeys([*(source.key for source in cited if source.known), *used(all_results)]))
 
 
 def bibtex(results: Result | Iterable[Result], *, theories: Iterable[Theory] | None = None) -> str:
-    """Returns the BibTeX entries of all works that the report and the tables of the results cite; empty if
-    they cite nothing.
+    """Returns the BibTeX entries of all works that the report and the tables of the results cite, with the
+    preamble that their addresses need; empty if they cite nothing.
     """
     cited = keys(results, theories)
-    return sources.bibtex(cited) if cited else ""
+    return f"{sources.bibtex(cited)}\n{sources.PREAMBLE}\n" if cited else ""
 
 
 def references(results: Result | Iterable[Result], *, theories: Iterable[Theory] | None = None) -> str:
-    """Returns :func:`bibtex` of the results, followed by the entry of this library."""
-    return "\n".join(filter(None, (bibtex(results, theories=theories), sources.software())))
+    """Returns the entries of :func:`bibtex`, followed by that of this library, which has the preamble."""
+    cited = keys(results, theories)
+    return "\n".join([*([sources.bibtex(cited)] if cited else []), sources.software()])
 
 
 def software_key() -> str:

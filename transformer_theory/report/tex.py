@@ -6,14 +6,14 @@ rungs of a reach or the summary, as a sequence of floats of at most a page each.
 
 :func:`latex_folder` makes the folder, ready for ``\input``:
 
-* ``all.tex``: all theories in one table; ``findings.tex``: the findings in a few sentences, as a
-  list;
-* ``reach.tex``: how far the theories reach, as a list of sentences and a table of the rungs;
-* ``<theory>.tex``: the tables of one theory; ``networks.tex``: the results of trained networks;
-* ``macros.tex``: a macro for every number; ``appendix.tex``: the provenance of the numbers;
-  ``references.bib``: the cited works;
-* ``figures/``: each figure as PDF and SVG; ``example.tex``: a document that includes all files and compiles
-  with pdflatex and bibtex.
+* ``table-column.tex``, ``table-page.tex``: one table, a line per theory, for a column and for a page;
+* ``figures/column``, ``figures/page``: one figure as PDF and SVG;
+* ``sentences.tex``: what was found, as a list;
+* ``macros.tex``: a macro for every number; ``macros.html``: the same list with a search field;
+* ``references.bib``: the cited works; ``example.tex``: a page that shows all of these and compiles with
+  pdflatex and bibtex;
+* on request an appendix, ``appendix.tex``: ``headlines.tex`` or ``reach.tex``, the tables of each theory,
+  those of the trained networks, the provenance of the numbers, and all figures.
 """
 
 import re
@@ -23,17 +23,19 @@ from dataclasses import replace
 from string import Template
 
 from ..comparison.judged import Findings, findings, is_of_one_network, rung_results
-from ..comparison.pooling import Aggregate, aggregate
+from ..comparison.pooling import NETWORK, REACH, Aggregate, aggregate
 from ..core import format
 from ..core.math_text import escape, prose, typewriter
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.theory import Theory
 from . import changes, interventions, number_tables, side_by_side, tables
-from .figures import IN_COLUMN, Drawn, Picture, draw, file_names, pictures
+from .figures import Drawn, Picture, draw, file_names, for_paper, pictures
 from .html import TEMPLATES
 from .macros import definitions, example, macros
-from .origins import references, sentence, software_key
+from .macros import index as index_page
+from .origins import behind, references, sentence, software_key
+from .paper import COLUMN, PAGE, parts
 from .sentences import reach_statements, sentences
 from .tables import Block, Cell, Code, Column, Note, Piece, Plain, Strong, StrongNote, Table, pieces
 
@@ -52,7 +54,10 @@ MAX_WORD = 10  # letters of a word that fits into a narrow cell
 PREFIX = "tt"  # prefix of the names in \label
 _LEFT, _RIGHT = r"\raggedright\arraybackslash", r"\raggedleft\arraybackslash"
 # stems of files that belong to no theory; theories may not use them
-OWN = ("all", "findings", "reach", "networks", "macros", "appendix", "example")
+OWN = (
+    *("table-column", "table-page", "sentences", "macros", "example"),
+    *("appendix", "headlines", "reach", "networks", "provenance"),
+)
 
 
 def latex(results: Result | Iterable[Result], *, theories: Iterable[Theory] | None = None) -> str:
@@ -166,12 +171,13 @@ def longtable(table: Table, software: str = "") -> str:
     )
 
 
-def floats(table: Table, software: str = "") -> str:
+def floats(table: Table, software: str = "", *, environment: str = "table*") -> str:
     """Returns the LaTeX of a table as floats that fit on a page each. The captions of later floats refer to
     the first.
 
     Args:
         table, software: see :func:`longtable`.
+        environment: ``table`` for a float as wide as a column.
     """
     parts = [HEAD]
     for number, blocks in enumerate(_pages(table)):
@@ -182,7 +188,7 @@ def floats(table: Table, software: str = "") -> str:
             else rf"Table~\ref{{{label}}}, continued\\[6pt]"
         )
         parts += [
-            r"\begin{table*}",
+            rf"\begin{{{environment}}}",
             r"\centering\footnotesize\setlength{\tabcolsep}{3pt}\setlength{\belowcaptionskip}{6pt}",
             caption,
             rf"\begin{{tabular}}{{{_columns(table.columns)}}}",
@@ -190,7 +196,7 @@ def floats(table: Table, software: str = "") -> str:
             *(line for block in blocks for line in _block(block, table.columns)),
             r"\bottomrule",
             r"\end{tabular}",
-            r"\end{table*}",
+            rf"\end{{{environment}}}",
         ]
     return "\n".join([*parts, ""])
 
@@ -343,6 +349,7 @@ def _across(content: str, columns: Sequence[Column]) -> str:
 def latex_folder(
     combined: Aggregate,
     *,
+    appendix: bool = False,
     folders: Sequence[str] = (),
     checksums: Sequence[Mapping[str, str]] = (),
     drawn: Drawn | None = None,
@@ -351,55 +358,97 @@ def latex_folder(
 
     Args:
         combined: the results.
+        appendix: whether all tables and figures and the provenance are written as well.
         folders: folders of the results, in the order of the results; empty if the results are not stored.
         checksums: for each result, a mapping from file name to SHA-256; empty if the results are not stored.
         drawn: figures as files; if None, they are drawn here.
     """
-    drawn = drawn or draw(pictures(combined))
-    texts = _texts(combined, drawn.shown, folders, checksums)
+    drawn = drawn or draw(folder_pictures(combined, appendix=appendix))
+    texts = _texts(combined, drawn.shown, appendix, folders, checksums)
     return {name: text.encode() for name, text in texts.items()} | {
         f"figures/{name}": data for name, data in drawn.files.items()
     }, drawn.failed
 
 
+def folder_pictures(combined: Aggregate, *, appendix: bool = False) -> list[Picture]:
+    """Returns the figures of the folder: that of a paper for a page and for a column, and on request all."""
+    others = [one for one in pictures(combined) if not one.name.endswith(f"-{COLUMN}")] if appendix else []
+    return [*for_paper(combined), *others]
+
+
 def _texts(
     combined: Aggregate,
     shown: Sequence[Picture],
+    appendix: bool = False,
     folders: Sequence[str] = (),
     checksums: Sequence[Mapping[str, str]] = (),
 ) -> dict[str, str]:
-    """Returns the files of the folder except the figures; the example document includes those ``shown``."""
-    texts = {"all.tex": all_theories(combined)}
-    software = sentence(combined.results)
-    leading: list[tuple[str, str]] = []
-    rungs = rung_results(combined)
+    """Returns the files of the folder except the figures; documents include those ``shown``."""
+    content, software = parts(combined), _software(combined)
+    texts = {
+        f"table-{COLUMN}.tex": floats(content.column, software, environment="table"),
+        f"table-{PAGE}.tex": floats(content.page, software),
+        "macros.tex": definitions(combined),
+        "macros.html": index_page(combined),
+        "references.bib": references(combined.results, theories=combined.theories),
+    }
+    if content.sentences:
+        texts["sentences.tex"] = _items([prose(each) for each in content.sentences])
+    texts["example.tex"] = _example(combined, bool(content.sentences), shown)
+    return texts | (_appendix(combined, shown, folders, checksums) if appendix else {})
+
+
+def _software(combined: Aggregate, theory: str = "", *, claims: bool = False) -> str:
+    """Returns the sentence on version and commit of the results behind a table: that of a paper, or one of a
+    theory, of its claims or of its other numbers.
+    """
+    if theory:
+        return sentence(behind(combined, theory, claims=claims), (theory,))
+    return sentence([result for result in combined.results if result.table] or list(combined.results))
+
+
+def _appendix(
+    combined: Aggregate,
+    shown: Sequence[Picture],
+    folders: Sequence[str],
+    checksums: Sequence[Mapping[str, str]],
+) -> dict[str, str]:
+    """Returns the files of the appendix."""
+    texts: dict[str, str] = {}
+    sections: list[str] = []
+    rungs, found = rung_results(combined), findings(combined)
+    if found:
+        texts["headlines.tex"] = all_theories(combined)
+        sections += [r"\section{Headlines}", r"\input{headlines}"]
     if (numbers := tables.reach(rungs)) is not None:
         said = [rf"\textbf{{{prose(title)}}}: {prose(text)}." for title, text in reach_statements(rungs)]
-        texts["reach.tex"] = _items(said) + floats(numbers, software)
-        leading.append(("Reach", "reach"))
-    if found := itemize(findings(combined)):
-        texts["findings.tex"] = found
-        leading.append(("Findings", "findings"))
-    inputs: list[tuple[str, Theory | None]] = []
+        with_rungs = [result for result in combined.results if result.name == REACH]
+        texts["reach.tex"] = _items(said) + longtable(numbers, sentence(with_rungs))
+        sections += [r"\section{Reach}", r"\input{reach}"]
+    placed: list[Picture] = []
     for name, theory, theory_tables in _theories(combined):
-        texts[f"{name}.tex"] = "\n".join(longtable(table, software) for table in theory_tables)
-        inputs.append((name, theory))
+        texts[f"{name}.tex"] = "\n".join(
+            longtable(table, _software(combined, theory.name, claims=table.name.endswith("-claims")))
+            for table in theory_tables
+        )
+        own = [picture for picture in shown if picture.theory == theory.name and picture.name != PAGE]
+        placed += own
+        sections += [rf"\section{{{escape(theory.title)}}}", rf"\input{{{name}}}", *map(_figure, own)]
     if (networks := number_tables.networks(combined)) is not None:
-        texts["networks.tex"] = longtable(networks, software)
-        inputs.append(("networks", None))
-    texts["macros.tex"] = definitions(combined)
-    texts["appendix.tex"] = longtable(number_tables.provenance(combined, folders, checksums))
-    texts["references.bib"] = references(combined.results, theories=combined.theories)
-    texts["example.tex"] = _example(combined, inputs, shown, leading)
-    return texts
+        texts["networks.tex"] = longtable(networks, _software(combined, NETWORK))
+        sections += [r"\section{Networks}", r"\input{networks}"]
+    others = [picture for picture in shown if picture not in placed and picture.name not in (PAGE, COLUMN)]
+    texts["provenance.tex"] = longtable(number_tables.provenance(combined, folders, checksums))
+    sections += [*map(_figure, others), r"\section{Provenance of the numbers}", r"\input{provenance}"]
+    return texts | {"appendix.tex": "\n".join([NEEDS.replace("xcolor", "xcolor,graphicx"), *sections, ""])}
 
 
-def names(combined: Aggregate) -> list[str]:
+def names(combined: Aggregate, *, appendix: bool = False) -> list[str]:
     """Lists the files that :func:`latex_folder` may write, without drawing; figures that turn out to be empty
     are listed too.
     """
-    possible = pictures(combined)
-    return [*_texts(combined, possible), *(f"figures/{name}" for name in file_names(possible))]
+    possible = folder_pictures(combined, appendix=appendix)
+    return [*_texts(combined, possible, appendix), *(f"figures/{name}" for name in file_names(possible))]
 
 
 def _theories(combined: Aggregate) -> Iterator[tuple[str, Theory, list[Table]]]:
@@ -431,14 +480,9 @@ def _file_name(theory: Theory) -> str:
     return f"theory-{name}" if name in OWN else name
 
 
-def _example(
-    combined: Aggregate,
-    inputs: Sequence[tuple[str, Theory | None]],
-    shown: Sequence[Picture],
-    leading: Sequence[tuple[str, str]],
-) -> str:
-    """Returns the example document, with the leading sections (title, file), one per theory and one for the
-    networks.
+def _example(combined: Aggregate, listed: bool, shown: Sequence[Picture]) -> str:
+    """Returns the example document: a page with a macro, the sentences, the table, the figure and the
+    references.
     """
     number = example(macros(combined))
     macro_text = (
@@ -446,20 +490,31 @@ def _example(
         if number
         else ""
     )
-    sections = [line for title, name in leading for line in (rf"\section{{{title}}}", rf"\input{{{name}}}")]
-    for name, theory in inputs:
-        panels = [picture for picture in shown if picture.theory == (theory.name if theory else None)]
-        sections += [
-            rf"\section{{{escape(theory.title if theory else 'Networks')}}}",
-            rf"\input{{{name}}}",
-            *map(_figure, panels),
-        ]
-    # Figures without a theory belong to the section on networks; without this section, they come last.
-    if not any(theory is None for _, theory in inputs):
-        sections += map(_figure, (picture for picture in shown if picture.theory is None))
+    narrow = [picture for picture in shown if picture.name == COLUMN]
+    wide = [picture for picture in shown if picture.name == PAGE]
+    body = [r"\input{sentences}"] if listed else []
+    body += [rf"\input{{table-{COLUMN}}}"]
+    if narrow:
+        body += [_float(narrow[0], "")]
+    elif wide:
+        body += [_float(wide[0], r"[width=\linewidth,height=0.4\textheight,keepaspectratio]")]
     template = (TEMPLATES / "example.tex").read_text(encoding="utf-8")
     return _Template(template).substitute(
-        packages=",".join(PACKAGES), software=software_key(), number=macro_text, sections="\n".join(sections)
+        packages=",".join(PACKAGES), software=software_key(), number=macro_text, body="\n".join(body)
+    )
+
+
+def _float(picture: Picture, size: str) -> str:
+    """Returns the LaTeX of a figure with a caption."""
+    title = escape(format.sentence_case(picture.title.partition(", as wide")[0]))
+    return "\n".join(
+        [
+            r"\begin{figure}",
+            r"\centering",
+            rf"\includegraphics{size}{{figures/{picture.name}}}",
+            rf"\caption{{{title}.}}",
+            r"\end{figure}",
+        ]
     )
 
 
@@ -473,11 +528,7 @@ def _figure(picture: Picture) -> str:
     """Returns the LaTeX code of a figure that does not float, because LaTeX limits the number of pending
     floats.
     """
-    size = (
-        ""
-        if picture.name.endswith(f"-{IN_COLUMN}")
-        else r"[width=\linewidth,height=0.8\textheight,keepaspectratio]"
-    )
+    size = r"[width=\linewidth,height=0.8\textheight,keepaspectratio]"
     image = rf"\includegraphics{size}{{figures/{picture.name}}}"
     title = rf"\\{{\small {escape(picture.title)}}}"
     return "\n".join(

@@ -49,6 +49,7 @@ LADDER = Ladder(
     theory="universal",
     quantity="share of the contextual part of the target that is reproduced",
     side=">=",
+    bounds=(None, 1.0),
     null=NULL_KIND,
     source=Source("yun2020transformers", "Theorem 3", "second-hand"),
 )

@@ -151,7 +151,8 @@ def rows_of(
         predicted, measured = change.early
         early, *draws = _cosines(with_orders(predicted), measured)
         if math.isfinite(early):
-            yield row(EARLY, early, predicted=1.0, side=LADDER.side, nulls=(Null(NULL_KIND, tuple(draws)),))
+            same = {"predicted": 1.0, "side": LADDER.side, "bounds": LADDER.bounds}
+            yield row(EARLY, early, nulls=(Null(NULL_KIND, tuple(draws)),), **same)
 
 
 def _cosines(predicted: Tensor, measured: Tensor) -> list[float]:

@@ -109,6 +109,18 @@ def test_figures_and_sliders_with_markup_in_a_name_stay_escaped():
     assert Reader(made).crossed == []
 
 
+def test_three_findings_and_their_figure_stand_before_the_contents(page):
+    """The others are folded, and none is lost."""
+    found, contents = page.index('<section id="findings">'), page.index("<nav")
+    assert found < page.index("<figure", found) < contents
+    assert page.count("<nav") == 1
+    first = page[found : page.index("<figure", found)]
+    folded = re.search(r"The other findings \((\d+)\)</summary>(.*?)</details>", page, re.DOTALL)
+    assert first.count("<li>") == 3
+    assert folded[2].count("<li>") == int(folded[1]) > 0
+    assert "<details" not in first
+
+
 def test_the_summary_comes_first_and_holds_the_numbers(page):
     text = words(page).replace("\u00a0", " ")
     order = [

@@ -136,7 +136,7 @@ def missing(numbers: Sequence[Stated], sources: Sequence[float], *, shift: int =
 
 @cache
 def sources(theory: str | None) -> tuple[float, ...]:
-    """The sizes of the stored numbers of a theory, or of all and of the generated pages, in ascending order."""
+    """The stored sizes of a theory, or of all theories and the generated pages, in ascending order."""
     found = [abs(number) for number in [*_stored(theory), *_code(theory)] if np.isfinite(number)]
     if theory is None:
         for page in (page for name in GENERATED for page in DOCS.rglob(name)):
@@ -147,14 +147,14 @@ def sources(theory: str | None) -> tuple[float, ...]:
 def _stored(theory: str | None) -> Iterator[float]:
     for row in _rows():
         if theory in (None, row["theory"]):
-            yield from _sizes({name: each for name, each in row.items() if name != "source"})
+            yield from sizes({name: each for name, each in row.items() if name != "source"})
     for part in json.loads((DOCS / "claims.json").read_text(encoding="utf-8")):
         for claim in part["verifications"]:
             if theory is None or claim["id"].startswith(f"{theory}/"):
-                yield from _sizes(claim)
+                yield from sizes(claim)
     if theory is None:
         for path in sorted(DOCS.glob("*.json")):
-            yield from _sizes(json.loads(path.read_text(encoding="utf-8")))
+            yield from sizes(json.loads(path.read_text(encoding="utf-8")))
 
 
 @cache
@@ -169,17 +169,17 @@ def _rows() -> list[dict[str, Any]]:
     return rows
 
 
-def _sizes(stored: Any) -> Iterator[float]:
+def sizes(stored: Any) -> Iterator[float]:
     """The numbers of something stored; of the draws of a null their number, median and range."""
     if isinstance(stored, dict):
         for name, each in stored.items():
             if name == "draws" and isinstance(each, list) and each:
                 yield from (len(each), float(np.median(each)), min(each), max(each))
             elif name != "provenance":
-                yield from _sizes(each)
+                yield from sizes(each)
     elif isinstance(stored, list):
         for each in stored:
-            yield from _sizes(each)
+            yield from sizes(each)
     elif isinstance(stored, str):
         yield from (each.value for each in stated(stored))
     elif isinstance(stored, int | float) and not isinstance(stored, bool):

@@ -3,7 +3,8 @@ prints one line for each page, and below it the numbers that were not found, wit
 
 A number is found if a stored number, rounded to the precision printed, equals it, whatever its sign. The
 sources of the pages of a theory are its rows in the stored results (docs/reach, docs/atlas,
-docs/interventions), with their means over seeds, its claims in docs/claims.json, and the numbers in its code.
+docs/interventions, docs/demo.json), with their means over seeds, its claims in docs/claims.json, and the
+numbers in its code.
 Those of all other pages are all stored results and all code, and the generated pages.
 
 Not found is not wrong: the number may come from a paper, a measurement of other hardware or a derivation.
@@ -75,9 +76,10 @@ NUMBER = re.compile(
     r"(?<![\w.,/^_])(?<![A-Za-z]-)"
     r"(?P<digits>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?:e(?P<power>[-−]?\d{1,2}))?"
     r"(?![\w/^]|-[A-Za-z]|,\d|\.\d)"
-    r"(?P<unit>\s*%|\s+million)?"
+    r"(?P<unit>\s*%|\s+million|(?=(?:(?:,| to| and| or|–)\s+[\d.]+)+\s*%))?"  # 16 to 26 %
 )
-UNITS = {"%": 0.01, "million": 1e6}
+UNITS = {"%": 0.01, "million": 1e6, "": 1.0}
+IN_PERCENT = re.compile(r"%\s*[\[(][^\])%]*$")  # what stands before the bounds of 16 % [15, 17]
 LITERAL = re.compile(r"(?<![\w.])(?:\d+(?:_\d+)*(?:\.\d*)?|\.\d+)(?:e-?\d+)?(?![\w.])")
 
 
@@ -94,13 +96,15 @@ class Stated:
 def stated(page: str) -> Iterator[Stated]:
     """Yields the numbers that the prose and the tables of a page of Markdown state."""
     text = LEFT_OUT.sub(lambda found: "\n" * found[0].count("\n") or " ", page)
-    for line, part in enumerate(text.splitlines(), 1):
-        for found in NUMBER.finditer(part):
-            digits = found["digits"].replace(",", "")
-            scale = UNITS.get((found["unit"] or "").strip(), 1.0)
-            scale *= 10.0 ** int((found["power"] or "0").replace("−", "-"))
-            decimals = len(digits.partition(".")[2])
-            yield Stated(found[0].strip(), float(digits) * scale, 0.5 * 10.0**-decimals * scale, line)
+    for found in NUMBER.finditer(text):
+        digits, unit = found["digits"].replace(",", ""), found["unit"]
+        before = text[max(0, found.start() - 60) : found.start()]
+        if (unit == "" and digits[0] != ".") or (unit is None and IN_PERCENT.search(before)):
+            unit = "%"
+        scale = UNITS[(unit or "").strip()] * 10.0 ** int((found["power"] or "0").replace("−", "-"))
+        decimals = len(digits.partition(".")[2])
+        line = text.count("\n", 0, found.start()) + 1
+        yield Stated(found[0].strip(), float(digits) * scale, 0.5 * 10.0**-decimals * scale, line)
 
 
 def pages() -> list[str]:
@@ -152,6 +156,9 @@ def _stored(theory: str | None) -> Iterator[float]:
         for claim in part["verifications"]:
             if theory is None or claim["id"].startswith(f"{theory}/"):
                 yield from sizes(claim)
+    for row in json.loads((DOCS / "demo.json").read_text(encoding="utf-8"))["rows"]:
+        if theory in (None, row["theory"]):
+            yield from sizes(row)
     if theory is None:
         for path in sorted(DOCS.glob("*.json")):
             yield from sizes(json.loads(path.read_text(encoding="utf-8")))

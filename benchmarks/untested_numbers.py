@@ -162,6 +162,10 @@ def _stored(theory: str | None) -> Iterator[float]:
     if theory is None:
         for path in sorted(DOCS.glob("*.json")):
             yield from sizes(json.loads(path.read_text(encoding="utf-8")))
+        for path in sorted(DOCS.rglob("*_curve.jsonl")):
+            yield from (
+                number for line in path.read_text().splitlines() for number in sizes(json.loads(line))
+            )
 
 
 @cache

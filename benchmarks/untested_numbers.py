@@ -63,7 +63,7 @@ LEFT_OUT = re.compile(
     r"|`[^`]+`"
     r"|!\[[^\]]*\]\([^)]*\)"
     r"|(?<=\])\([^)\s]*\)"  # where a link leads
-    r"|<[^<>\n]+>|https?://\S+"
+    r"|<[^<>\n]+>|https?://\S+|arXiv:\S+"
     r"|^[ \t]*#[^\n]*$"
     r"|^[ \t]*\d+\.(?=[ \t])"  # of a list
     rf"|\b{PLACE}\.?\s+\(?[A-Z]?\d[\d.]*\)?(?:(?:,| and| to|–)\s*\(?[A-Z]?\d[\d.]*\)?)*"

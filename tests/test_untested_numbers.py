@@ -124,6 +124,23 @@ def test_each_number_of_the_demo_is_one_that_its_theory_has_stored(title: str):
     assert [each.text for each in missing(list(stated(BULLETS[title])), sorted(map(abs, known)))] == []
 
 
+@each_case("title", THEORIES)
+def test_each_value_with_an_interval_is_a_row_of_the_demo(title: str):
+    """Value and both bounds belong to the same row."""
+    text = BULLETS[title]
+    rows = [row for row in DEMO["rows"] if row["theory"] == THEORIES[title] and row.get("interval")]
+    for found in re.finditer(r"[\d.]+(?: %| nats)?(?: of [\w -]+)? \[[^\]]+\]", text):
+        numbers = list(stated(found[0]))
+        assert len(numbers) == 3
+        assert any(
+            all(
+                not missing([number], [abs(size)])
+                for number, size in zip(numbers, [row.get("value", 0.0), *row["interval"]], strict=True)
+            )
+            for row in rows
+        ), found[0]
+
+
 @each_case("name", [theory.name for theory in list_theories()])
 def test_a_short_page_states_only_numbers_with_a_source(name: str):
     page = f"docs/theories/{name}.md"
@@ -132,3 +149,29 @@ def test_a_short_page_states_only_numbers_with_a_source(name: str):
         sorted([*sources(name), *DERIVED.get(name, [])]),
     )
     assert [(each.line, each.text) for each in lost] == []
+
+
+PATH = {  # the pages on a user's path: numbers that no result can hold, such as sizes of data and of networks
+    "README.md": [],
+    "docs/index.md": [],
+    "docs/start.md": [],
+    "docs/which_theory.md": [],
+    "docs/own_models/overview.md": ["124 million"],
+    "docs/own_models/torch.md": [],
+    "docs/own_models/timm.md": [],
+    "docs/own_models/lightning.md": [],
+    "docs/own_models/transformers.md": [],
+    "docs/own_models/transformer_lens.md": [],
+    "docs/atlas.md": ["9.1 million"],
+    "docs/interventions.md": [],
+    "docs/statistics.md": [],
+    "docs/comparing.md": [],
+    "docs/training.md": ["4.3 million"],
+    "docs/reach.md": [],
+}
+
+
+@each_case("page", PATH)
+def test_a_page_on_the_path_of_a_user_states_only_numbers_with_a_source(page: str):
+    lost = missing(list(stated((ROOT / page).read_text(encoding="utf-8"))), sources(None))
+    assert [each.text for each in lost] == PATH[page]

@@ -148,6 +148,26 @@ def test_the_ladder_on_the_page_of_a_theory_has_the_stored_numbers_and_outcomes(
                 assert OUTCOMES[said] == judged[rung].outcome, label
 
 
+@pytest.mark.parametrize("name", ["attention_svm", "scan_snap", "joma"])
+def test_further_quantities_of_rungs_on_the_reference_page_are_those_stored(pooled, name):
+    """All columns but those of a horizon that the reach does not measure."""
+    page = (DOCS / "theories" / f"{name}_reference.md").read_text(encoding="utf-8")
+    tables = re.findall(r"^\| rung \|(.*)\n\|[-| ]+\|\n((?:\|.*\n)+)", page, re.MULTILINE)
+    assert tables
+    for head, body in tables:
+        for line in body.splitlines():
+            label, *cells = line.strip("|").split("|")
+            known = [
+                abs(size)
+                for entry in pooled.entries
+                if (entry.row.theory, entry.row.rung) == (name, label.strip().removesuffix(" (covered)"))
+                for size in sizes(entry.row.to_json())
+            ]
+            for column, cell in zip(head.strip("|").split("|"), cells, strict=True):
+                if "20" not in column:
+                    assert [each.text for each in missing(list(stated(cell)), sorted(known))] == [], line
+
+
 def test_the_page_of_the_reach_has_the_sentences_and_the_table():
     page = (DOCS / "reach.md").read_text(encoding="utf-8")
     for name in ("reach_findings.md", "reach_rungs.md"):

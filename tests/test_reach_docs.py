@@ -2,14 +2,18 @@
 present ladders.
 """
 
+import re
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from benchmarks.untested_numbers import missing, sizes, stated
 from transformer_theory.comparison.judged import rung_results
+from transformer_theory.comparison.pooling import Aggregate
 from transformer_theory.comparison.pretrained import headline_rows
 from transformer_theory.core.ladder import PRETRAINED_COLUMN
 from transformer_theory.core.result import Result
@@ -23,10 +27,35 @@ sys.path.insert(0, str(DOCS))
 import atlas_pages  # noqa: E402
 from reach_pages import FOLDER, main, merged, pages, with_networks  # noqa: E402
 
+OUTCOMES = {  # as the short pages name them, which have no columns for the kinds of nulls
+    "as predicted": "as predicted",
+    "opposite": "opposite",
+    "not significant": "not significant",
+    "matched by": "matched by a second null",
+    "nulls conflict": "nulls conflict",
+}
+
+
+def ladder_rows(name: str) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """The rungs that a row of the ladder on a theory's page stands for, and its cells by column."""
+    page = (DOCS / "theories" / f"{name}.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"^\| rung \|.*\n\|[-| ]+\|\n(?:\|.*\n)+", page, re.MULTILINE)
+    head, _, *lines = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
+    for cells in lines:
+        yield (
+            cells[0].replace("$P P^\\top$", "P P^T").split("; "),
+            dict(zip(head[1:], cells[1:], strict=True)),
+        )
+
 
 @pytest.fixture(scope="module")
 def stored() -> Result:
     return Result.load(DOCS / FOLDER)
+
+
+@pytest.fixture(scope="module")
+def pooled(stored) -> Aggregate:
+    return aggregate(stored)
 
 
 def test_the_pages_are_those_of_the_stored_result(stored):
@@ -98,6 +127,45 @@ def test_the_stored_result_has_the_present_rungs(stored, theory):
         for rung in theory.ladder.rungs
     ]
     assert [rung for rung in described["rungs"] if not rung["name"].startswith("stored ")] == present
+
+
+@pytest.mark.parametrize("theory", list_theories(), ids=lambda theory: theory.name)
+def test_the_ladder_on_the_page_of_a_theory_has_the_stored_numbers_and_outcomes(pooled, theory):
+    """Each number is one of its rung: a value, a bound of an interval, the median or the range of a null."""
+    judged = {each.name: each.judged for each in rung_results(pooled) if each.theory.name == theory.name}
+    for labels, cells in ladder_rows(theory.name):
+        outcome = cells.pop("outcome", None)
+        numbers = [number for cell in cells.values() for number in stated(cell)]
+        for label in labels:
+            (rung,) = (name for name in judged if label == name or label.startswith(f"{name}, "))
+            known = [judged[rung].effect or 0.0]
+            for entry in pooled.entries:
+                if (entry.row.theory, entry.row.rung) == (theory.name, rung):
+                    known += sizes(entry.row.to_json())
+            assert [each.text for each in missing(numbers, sorted(map(abs, known)))] == [], label
+            if outcome is not None:
+                (said,) = (each for each in OUTCOMES if outcome.startswith(each))
+                assert OUTCOMES[said] == judged[rung].outcome, label
+
+
+@pytest.mark.parametrize("name", ["attention_svm", "scan_snap", "joma"])
+def test_further_quantities_of_rungs_on_the_reference_page_are_those_stored(pooled, name):
+    """All columns but those of a horizon that the reach does not measure."""
+    page = (DOCS / "theories" / f"{name}_reference.md").read_text(encoding="utf-8")
+    tables = re.findall(r"^\| rung \|(.*)\n\|[-| ]+\|\n((?:\|.*\n)+)", page, re.MULTILINE)
+    assert tables
+    for head, body in tables:
+        for line in body.splitlines():
+            label, *cells = line.strip("|").split("|")
+            known = [
+                abs(size)
+                for entry in pooled.entries
+                if (entry.row.theory, entry.row.rung) == (name, label.strip().removesuffix(" (covered)"))
+                for size in sizes(entry.row.to_json())
+            ]
+            for column, cell in zip(head.strip("|").split("|"), cells, strict=True):
+                if "20" not in column:
+                    assert [each.text for each in missing(list(stated(cell)), sorted(known))] == [], line
 
 
 def test_the_page_of_the_reach_has_the_sentences_and_the_table():

@@ -1,5 +1,6 @@
 """Findings: outcomes, one family of tests, the matrix and the sentences."""
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -322,18 +323,23 @@ def test_an_outcome_that_differs_between_networks_is_said(compared, theories):
 def test_the_page_for_beginners_shows_the_rows_of_a_demo():
     """docs/demo_rows.py copies them; a row that its text does not explain is refused."""
     null = own_null(30, 40, draws=199)
-    networks = in_network(SVM, (30.0, 31.0, 32.0))
-    released = in_network(SVM, (30.0, 31.0, 32.0), model="CRATE (released form)")
-    networks += [with_second(row, null) for row in released]
-    rows = [*on_data(RR, (0.4, 0.41, 0.42)), *networks]
+    random = np.random.default_rng(0)
+    copies = (Null("equal scale", tuple(random.normal(10.0, 1.0, 39))),)
+    labels = Null("permuted labels", tuple(random.normal(0.2, 0.02, 1199)))
+    single = in_network(SVM, (30.0, 31.0, 32.0), nulls=copies)
+    rows = [
+        *on_data(RR, (0.4, 0.41, 0.42), nulls=(labels,)),
+        *in_network(JOMA, (1.0, 1.1, 1.2), side="<=", nulls=copies),
+        *(with_second(row, null) for row in single),
+    ]
     demo = replace(compared(*rows), provenance={"date": "2026-11-27T01:02:03Z", "machine": "two cores"})
     page = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
     shown = demo_rows.written(page, demo).splitlines()
     assert "Three of its rows, as `make demo` printed them on 27 November 2026 (two cores):" in shown
     for where, value, outcome in (
         ("raw tokens", "0.410", "as predicted"),
-        ("trained ViT", "31.0", "as predicted"),
-        ("trained CRATE", "31.0", "matched by"),
+        ("trained ViT", "1.10", "as predicted"),
+        ("trained ViT", "31.0", "matched by"),
     ):
         assert any(line.strip().startswith(where) and value in line and outcome in line for line in shown), (
             where
@@ -342,8 +348,15 @@ def test_the_page_for_beginners_shows_the_rows_of_a_demo():
     assert page.splitlines()[-1] == shown[-1]
     with pytest.raises(
         ValueError,
-        match=r"explains the row .*'trained CRATE \(released form\)'.* but the demo has no such row",
+        match=r"explains the row .*'attention_svm', 'trained ViT'.* but the demo has no such row",
     ):
         demo_rows.block(compared(*rows[:-3]))
-    with pytest.raises(ValueError, match=r"but the demo has \('as predicted', 19, 3\)"):
-        demo_rows.block(compared(*rows[:-3], *released))
+    with pytest.raises(ValueError, match=r"but the demo has \('as predicted', 39, 3\)"):
+        demo_rows.block(compared(*rows[:-3], *single))
+    stored = json.loads(demo_rows.stored(demo))
+    assert stored["about"]["headlines"] == 3
+    assert [row["outcome"] for row in stored["rows"] if "outcome" in row] == [
+        "matched by a second null",
+        "as predicted",
+        "as predicted",
+    ]

@@ -337,7 +337,7 @@ def test_the_readme_says_what_papers_state_and_what_the_library_adds():
     assert (
         f"The library checks {status.total()} statements. Papers state {status.total() - status['own']} of "
         f"them: {status['confirmed']} were read in the full text, {status['second-hand']} in a text that "
-        f"cites them, and for {status['not found']} no text could be read. The other {status['own']} are "
+        f"cites them, and for {status['not found']} no text was available. The other {status['own']} are "
         "this library's own, in the setting of a paper that does not state them."
     ) in " ".join(page_text("README.md").split())
 

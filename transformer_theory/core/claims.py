@@ -469,6 +469,11 @@ class Verification(_Statement):
         return sum(evidence.verdict in ("consistent", "violated") for evidence in self.evidence)
 
     @property
+    def undecided(self) -> int:
+        """Number of seeds that are neither."""
+        return len(self.seeds) - self.decided
+
+    @property
     def share(self) -> float | None:
         """Share of the decided seeds that are consistent; None if no seed is decided."""
         return self.consistent / self.decided if self.decided else None
@@ -483,8 +488,7 @@ class Verification(_Statement):
     def worst(self) -> Evidence:
         """The evidence with the least slack: nearest to its threshold, or farthest on the wrong side.
 
-        Undecided seeds count as well, so that "the worst of n seeds" is true; numbers that are not finite do
-        not.
+        It is the worst of all seeds, undecided ones included, but numbers that are not finite do not count.
         """
         return min(self.evidence, key=_slack)
 

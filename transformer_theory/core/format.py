@@ -3,7 +3,7 @@
 import math
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -159,6 +159,17 @@ def bounds(
 def share_of_seeds(interval: tuple[float, float]) -> str:
     """Formats the interval of the share of consistent seeds: ``"[0.57, 1.00]"``."""
     return f"[{interval[0]:.2f}, {interval[1]:.2f}]"
+
+
+def span(numbers: Collection[int]) -> str:
+    """Formats the range of whole numbers: ``"5 to 100"``, or ``"5"`` if all are equal."""
+    least, most = min(numbers), max(numbers)
+    return f"{least}" if least == most else f"{least} to {most}"
+
+
+def null_median(row: Measurement) -> str:
+    """Formats the median of the first null; empty without draws."""
+    return "" if row.null is None or not row.null.draws else of_row(row.null.median, row)
 
 
 def null_text(row: Measurement, null: "Null | None" = None) -> str:

@@ -31,6 +31,7 @@ from ..core.theory import Theory
 from .tables import Cell, Code, Note, Piece, Plain, Strong, StrongNote, Verdict, pieces
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
     from matplotlib.figure import Figure
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -42,27 +43,32 @@ MAX_ROWS = 10  # rows of a table that a notebook shows
 COLUMNS = ("theory", "kind", "data", "model", "setting", "rung", "layer", "head", "step", "seed", "quantity")
 
 
-def rendered(template: str, context: dict[str, Any]) -> str:
-    """Returns a complete HTML document, rendered from a template of this package.
-
-    The content security policy of the page forbids requests and every script except its own, which it
-    identifies by a SHA-256 digest.
-    """
+def environment() -> "Environment":
+    """Returns jinja's environment for the templates of this package; what they print is escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    environment = Environment(
+    return Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"cell": cell, "mathml": mathml, "paragraphs": paragraphs}
-    environment.filters |= {name: getattr(format, name) for name in FORMATS}
-    environment.globals |= {"badge": badge, "threshold": format.threshold, "sortable": sortable}
+
+
+def rendered(template: str, context: dict[str, Any]) -> str:
+    """Returns a complete HTML document, rendered from a template of this package.
+
+    The content security policy of the page forbids requests and every script except its own, which it
+    identifies by a SHA-256 digest.
+    """
+    templates = environment()
+    templates.filters |= {"cell": cell, "mathml": mathml, "paragraphs": paragraphs}
+    templates.filters |= {name: getattr(format, name) for name in FORMATS}
+    templates.globals |= {"badge": badge, "threshold": format.threshold, "sortable": sortable}
     script = _joined(SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    page = environment.get_template(template).render(
+    page = templates.get_template(template).render(
         {"style": _joined(SHEETS), "script": script, "script_hash": digest, **context}
     )
     # The first </style> is that of the page: the figures, which have their own, come later.

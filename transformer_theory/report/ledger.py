@@ -177,7 +177,7 @@ def _verdict(verification: Verification) -> str:
     if verification.verdict in UNDECIDED:
         return f"{verification.verdict} on all {len(verification.seeds)} seeds"
     low, high = verification.interval
-    undecided = len(verification.seeds) - verification.decided
+    undecided = verification.undecided
     rest = (
         f"; {counted(undecided, 'seed')} {'was' if undecided == 1 else 'were'} not decided"
         if undecided
@@ -210,7 +210,7 @@ def _overview(theories: Sequence[Theory], verified: Sequence[Verification]) -> s
         for verification in verified:
             if verification.theory == theory.name:
                 counts[verification.verdict] += 1
-                counts["undecided seeds"] += len(verification.seeds) - verification.decided
+                counts["undecided seeds"] += verification.undecided
                 counts["controls fail"] += verification.control == "fails"
                 counts["corrected"] += verification.corrects_published
         rows.append((f"[{theory.title}](#{_slug(theory.title)})", counts))

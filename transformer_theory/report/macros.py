@@ -37,7 +37,7 @@ from ..core import format
 from ..core.math_text import escape
 from ..core.table import grouped
 from ..core.theory import Theory
-from .html import TEMPLATES
+from .html import environment
 from .number_tables import experiment_of
 from .origins import dates, last_commit, made_by, versions
 
@@ -172,8 +172,14 @@ class _Group:
     numbers: tuple[tuple[str, float | int | None, str], ...]
 
 
-def definitions(aggregate: Aggregate) -> str:
-    r"""Returns the definitions of all macros: the text of a file to ``\input`` in the preamble."""
+def definitions(aggregate: Aggregate, named: Sequence[Macro] | None = None) -> str:
+    r"""Returns the definitions of all macros: the text of a file to ``\input`` in the preamble.
+
+    Args:
+        aggregate: the results.
+        named: their :func:`macros`, if they are known.
+    """
+    named = macros(aggregate) if named is None else named
     lines = [
         "% Every number of the results as a macro, with its value in full behind it. The comment above it "
         "states quantity and place; the",
@@ -187,29 +193,21 @@ def definitions(aggregate: Aggregate) -> str:
         _comment(f"% {_command(aggregate, index)} ({_state(aggregate, index)})")
         for index in _indices(aggregate)
     ]
-    for about, group in groupby(macros(aggregate), key=lambda macro: macro.about):
+    for about, group in groupby(named, key=lambda macro: macro.about):
         lines += ["", *([_comment(f"% {about}")] if about else []), *map(str, group)]
     return "\n".join([*lines, ""])
 
 
-def index(aggregate: Aggregate) -> str:
-    """Returns the page that lists all macros, a row or claim a line, with a search field."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        undefined=StrictUndefined,
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    groups = [
-        (about, list(group)) for about, group in groupby(macros(aggregate), key=lambda macro: macro.about)
-    ]
+def index(aggregate: Aggregate, named: Sequence[Macro] | None = None) -> str:
+    """Returns the page that lists all macros, a row or claim a line, with a search field; see
+    :func:`definitions`.
+    """
+    named = macros(aggregate) if named is None else named
+    groups = [(about, list(group)) for about, group in groupby(named, key=lambda macro: macro.about)]
     commands = [
         f"{_command(aggregate, number)} ({_state(aggregate, number)})" for number in _indices(aggregate)
     ]
-    page = environment.get_template("macro_index.html.j2")
+    page = environment().get_template("macro_index.html.j2")
     return page.render(groups=groups, commands=commands, suffixes=SUFFIXES) + "\n"
 
 
@@ -347,7 +345,7 @@ def _of_claim(aggregate: Aggregate, checked: Checked, origins: Sequence[int]) ->
         f"n = {format.counted(len(claim.seeds), 'seed')}",
         f"95 % interval of the consistent share {low:.3g} to {high:.3g}",
     )
-    threshold, undecided = claim.worst.threshold, len(claim.seeds) - claim.decided
+    threshold, undecided = claim.worst.threshold, claim.undecided
     numbers: tuple[tuple[str, float | int | None, str], ...] = (
         ("", claim.worst.value, _beside(claim.worst.value, threshold)),
         ("Threshold", threshold, format.number(threshold)),

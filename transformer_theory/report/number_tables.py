@@ -157,8 +157,7 @@ def claims_text(claims: Sequence[Checked]) -> str:
     fails as it must"``.
     """
     verifications = [checked.verification for checked in claims]
-    seeds = sorted({len(verification.seeds) for verification in verifications})
-    span = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    span = format.span([len(verification.seeds) for verification in verifications])
     consistent = sum(
         verification.outcome == "consistent" and verification.consistent == len(verification.seeds)
         for verification in verifications
@@ -169,7 +168,7 @@ def claims_text(claims: Sequence[Checked]) -> str:
         if without_power
         else "every control fails as it must"
     )
-    plural = "" if seeds == [1] else "s"
+    plural = "" if span == "1" else "s"
     return (
         f"{format.counted(len(claims), 'claim')}, {span} seed{plural} each: {consistent} consistent on every "
         f"seed; {controls}"

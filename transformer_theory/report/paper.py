@@ -183,7 +183,7 @@ def _value(judged: Judged | None) -> tuple[Piece, Piece]:
         return "", ""
     row = judged.row
     sign = {"as predicted": "✓\u00a0", "opposite": "✗\u00a0"}.get(judged.outcome, "")
-    null = format.of_row(row.null.median, row) if row.null is not None and row.null.draws else ""
+    null = format.null_median(row)
     return Strong(f"{sign}{format.of_row(row.value, row)}"), null
 
 
@@ -352,15 +352,14 @@ def _claims(combined: Aggregate) -> tuple[Table, Table]:
         claims = [checked.verification for checked in combined.claims_of(theory)]
         if not claims:
             continue
-        seeds = sorted({len(claim.seeds) for claim in claims})
-        undecided = sum(len(claim.seeds) - claim.decided for claim in claims)
+        seeds = [len(claim.seeds) for claim in claims]
+        undecided = sum(claim.undecided for claim in claims)
         title = title_of(theory, short=True)
         consistent = _of_claims(combined, theory)
         corrections = str(sum(claim.corrects_published for claim in claims) or "")
         fails = f"{sum(claim.control == 'fails' for claim in claims)} of {len(claims)}"
         narrow.append(Line((title, consistent, corrections)))
-        span = " to ".join(dict.fromkeys(map(str, (seeds[0], seeds[-1]))))
-        wide.append(Line((title, consistent, span, str(undecided or ""), fails, corrections)))
+        wide.append(Line((title, consistent, format.span(seeds), str(undecided or ""), fails, corrections)))
     caption = "Claims of the theories on instances that were drawn at random."
     legend = (
         "Consistent: claims that are consistent on every decided seed, of those verified; this proves none. "
@@ -387,11 +386,10 @@ def _claims_sentences(combined: Aggregate) -> list[str]:
     claims = [checked.verification for checked in combined.claims]
     if not claims:
         return []
-    seeds = sorted({len(claim.seeds) for claim in claims})
+    span = format.span([len(claim.seeds) for claim in claims])
     consistent = sum(claim.verdict == "consistent" for claim in claims)
-    undecided = sum(len(claim.seeds) - claim.decided for claim in claims)
+    undecided = sum(claim.undecided for claim in claims)
     fails = sum(claim.control == "fails" for claim in claims)
-    span = " to ".join(dict.fromkeys(map(str, (seeds[0], seeds[-1]))))
     text = (
         f"{consistent} of {format.counted(len(claims), 'claim')} are consistent on every decided seed, with "
         f"{span} seeds each; the controls of {fails} fail as they must"
@@ -417,7 +415,7 @@ def _measured(combined: Aggregate) -> tuple[Table, Table]:
         source = (" ", row.source) if row.source is not None and row.source.known else ()
         label: Cell = (format.label(row), *source)
         narrow.append(Line((label, value)))
-        null = format.of_row(row.null.median, row) if row.null is not None and row.null.draws else ""
+        null = format.null_median(row)
         cell = (value, Note(interval)) if interval else value
         wide.append(Line((label, Plain(entry.on), format.prediction(row), cell, null)))
     more = len([entry for entry in combined.entries if not entry.missing]) - len(entries)

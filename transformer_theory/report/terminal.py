@@ -125,10 +125,7 @@ def measurements(rows: Sequence[Measurement]) -> Table:
         "measured": [format.value_text(row) if row.value is not None else row.reason for row in rows],
         "reference": [_reference(row) for row in rows],
         "origin": [_BASIS[row.basis] if _reference(row) else "" for row in rows],
-        "null": [
-            "" if row.null is None or not row.null.draws else format.of_row(row.null.median, row)
-            for row in rows
-        ],
+        "null": [format.null_median(row) for row in rows],
         "threshold": [format.threshold(row.op, row.threshold, row.unit) for row in rows],
     }
     verdicts = [verdict(row.verdict or "") for row in rows]

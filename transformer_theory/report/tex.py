@@ -32,7 +32,7 @@ from ..core.theory import Theory
 from . import changes, interventions, number_tables, side_by_side, tables
 from .figures import Drawn, Picture, draw, file_names, for_paper, pictures
 from .html import TEMPLATES
-from .macros import definitions, example, macros
+from .macros import Macro, definitions, example, macros
 from .macros import index as index_page
 from .origins import behind, references, sentence, software_key
 from .paper import COLUMN, PAGE, parts
@@ -384,17 +384,17 @@ def _texts(
     checksums: Sequence[Mapping[str, str]] = (),
 ) -> dict[str, str]:
     """Returns the files of the folder except the figures; documents include those ``shown``."""
-    content, software = parts(combined), _software(combined)
+    content, software, named = parts(combined), _software(combined), macros(combined)
     texts = {
         f"table-{COLUMN}.tex": floats(content.column, software, environment="table"),
         f"table-{PAGE}.tex": floats(content.page, software),
-        "macros.tex": definitions(combined),
-        "macros.html": index_page(combined),
+        "macros.tex": definitions(combined, named),
+        "macros.html": index_page(combined, named),
         "references.bib": references(combined.results, theories=combined.theories),
     }
     if content.sentences:
         texts["sentences.tex"] = _items([prose(each) for each in content.sentences])
-    texts["example.tex"] = _example(combined, bool(content.sentences), shown)
+    texts["example.tex"] = _example(example(named), bool(content.sentences), shown)
     return texts | (_appendix(combined, shown, folders, checksums) if appendix else {})
 
 
@@ -480,11 +480,10 @@ def _file_name(theory: Theory) -> str:
     return f"theory-{name}" if name in OWN else name
 
 
-def _example(combined: Aggregate, listed: bool, shown: Sequence[Picture]) -> str:
+def _example(number: Macro | None, listed: bool, shown: Sequence[Picture]) -> str:
     """Returns the example document: a page with a macro, the sentences, the table, the figure and the
     references.
     """
-    number = example(macros(combined))
     macro_text = (
         rf"A number in the text is a macro: {typewriter(chr(92) + number.name)} is \{number.name}."
         if number

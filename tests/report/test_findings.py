@@ -19,7 +19,7 @@ from transformer_theory.core.statistics import UNTRAINED
 from transformer_theory.core.table import Table
 from transformer_theory.report import effects, tables
 from transformer_theory.report.judged_figures import matrix
-from transformer_theory.report.sentences import OUTCOME_TEXT, overview, sentences
+from transformer_theory.report.sentences import MAX_LEADS, OUTCOME_TEXT, leads, overview, sentences
 from transformer_theory.theories import theory
 
 ROOT = Path(__file__).parents[2]
@@ -131,20 +131,20 @@ def test_sentences_say_what_noise_gives_and_how_many_networks_moved():
         *on_data(RR, (0.4, 0.41, 0.42), unit="share"),
     ]
     first, second = sentences(found(*rows))
-    assert first.startswith("Attention as a support vector machine: on the raw tokens of mine, the cosine")
+    assert first.startswith("Attention as a support vector machine: On the raw tokens of mine, the cosine")
     assert "0.991" in first
-    assert "as on noise (0.9930), so it is no finding about these data" in first
+    assert "Noise gives 0.9930 as well, so this is no finding about these data." in first
     assert (
-        "training raised the cosine to the max-margin direction, as predicted, in ViT (31 against 10.3)"
+        "Training raised the cosine to the max-margin direction, as predicted, in ViT (31 against 10.3)."
         in first
     )
     assert (
-        "it cannot be distinguished from untrained networks in CRATE (paper form) (10 against 10.3)" in first
+        "It cannot be distinguished from untrained networks in CRATE (paper form) (10 against 10.3)." in first
     )
     assert "41.0\u00a0%" in second
-    assert "p = .005), a property of these data" in second
+    assert "p = .005), so this is a property of these data." in second
     other = sentences(found(*on_data(SVM, (0.99, 0.991, 0.992), scope="any data", on_noise=0.3)))[0]
-    assert "on noise it is 0.3000" in other
+    assert "Noise gives 0.3000." in other
     assert "no finding" not in other
     # as on noise: within a tenth of the distance to the median of the null
     distance = 0.991 - float(np.median(NORMAL))
@@ -157,8 +157,8 @@ def test_sentences_say_what_noise_gives_and_how_many_networks_moved():
 def test_a_name_in_a_sentence_is_no_formula(name):
     result = compared(*on_data(RR, (0.4, 0.41, 0.42), unit="share"), data=name)
     (text,) = sentences(findings(aggregate(result)))
-    assert f"on the raw tokens of {name}, the" in plain(text)
-    assert f"on the raw tokens of {escape(name)}, the" in prose(text)
+    assert f"On the raw tokens of {name}, the" in plain(text)
+    assert f"On the raw tokens of {escape(name)}, the" in prose(text)
 
 
 def test_networks_that_disagree_about_their_own_null_are_no_finding():
@@ -205,7 +205,7 @@ def test_a_value_that_its_own_null_matches_is_no_finding():
         finding.judged.second.kind,
     ) == ("matched by a second null", UNTRAINED, "sign flips")
     assert (
-        "training raised the cosine to the max-margin direction in ViT (31 against 10.3), but sign flips "
+        "Training raised the cosine to the max-margin direction in ViT (31 against 10.3), but sign flips "
         "give as much" in sentences(found(*rows))[0]
     )
     # Training may move a value to the opposite side of untrained networks without leaving the metric's own
@@ -214,7 +214,7 @@ def test_a_value_that_its_own_null_matches_is_no_finding():
     (finding,) = found(*rows).all
     assert (finding.judged.outcome, finding.judged.side) == ("matched by a second null", -1)
     assert (
-        "training raised the cosine to the max-margin direction in ViT (31 against 10.3), but sign flips give"
+        "Training raised the cosine to the max-margin direction in ViT (31 against 10.3), but sign flips give"
         in sentences(found(*rows))[0]
     )
     assert outcome(*beside(own_null(5, 20), "<=")) == "opposite"
@@ -226,6 +226,27 @@ def test_a_value_that_its_own_null_matches_is_no_finding():
     (few,) = found(*beside(own_null(5, 20, draws=4))).all
     assert few.judged.outcome == "too few draws"
     assert "too few draws" in few.judged.reason
+
+
+def test_leads_are_what_is_as_predicted_networks_first():
+    """Networks that are not as predicted are left out. Without one, the data are named; at most three."""
+    on_digits = on_data(RR, (0.4, 0.41, 0.42), unit="share")
+    both = [*in_network(SVM, (30.0, 31.0, 32.0)), *in_network(SVM, (10.0, 10.1, 9.9), model="CRATE")]
+    assert leads(found(*on_digits, *both)) == [
+        (
+            SVM.title,
+            "Training raised the cosine to the max-margin direction, as predicted, in ViT (31 against 10.3)",
+        ),
+        (
+            RR.title,
+            f"On the raw tokens of mine, the {RR.on_data.headline} is 41.0\u00a0% [38.5\u00a0%, 43.5\u00a0%] "
+            "(predicted 100\u00a0%). The chance level is 20.1\u00a0% (permuted labels, p = .005), so this is "
+            "a property of these data",
+        ),
+    ]
+    assert leads(found(*on_data(JOMA, (0.19, 0.2, 0.21)))) == []  # within its null
+    four = [*in_network(JOMA, (30.0, 31.0, 32.0)), *in_network(theory("crate"), (30.0, 31.0, 32.0))]
+    assert len(leads(found(*on_digits, *both, *four))) == MAX_LEADS
 
 
 def test_at_most_five_sentences():

@@ -67,10 +67,12 @@ from .origins import made_by, works
 from .pictures import attention, features, slider
 from .sentences import (
     FALSE_DISCOVERIES,
+    MAX_LEADS,
     MEANING_OF_P,
     NAMED_PLACES,
     NOTHING,
     inputs_of,
+    leads,
     network_statements,
     other_outcomes,
     overview,
@@ -165,6 +167,7 @@ def _found(combined: Aggregate, changed: Sequence[Judged]) -> dict[str, Any] | N
     if not found:
         return None
     side = side_by_side.of(found, changed)
+    said = statements(found, most=len(found.theories)) if side is None else side_by_side.statements(side)
     figure = inline(
         lambda: judged_figures.matrix(found) if side is None else side_by_side.figure(side),
         "findings-matrix",
@@ -173,9 +176,11 @@ def _found(combined: Aggregate, changed: Sequence[Judged]) -> dict[str, Any] | N
     return {
         "side_by_side": None if side is None else side_by_side.table(side),
         "overview": overview(found, combined.theories) if side is None else (),
-        "statements": statements(found) if side is None else side_by_side.statements(side),
-        "matrix": figure,
-        "caption": f"{format.counted(found.tests, 'test')}, {FALSE_DISCOVERIES}.",
+        "leads": said[:MAX_LEADS] if side is not None else leads(found) or said[:MAX_LEADS],
+        "statements": said,
+        "figure": figure,
+        "caption": "Headlines of the theories (rows) on data and in networks (columns). "
+        f"{format.counted(found.tests, 'test')}, {FALSE_DISCOVERIES}.",
         "table": tables.findings(found, changed=changed),
     }
 

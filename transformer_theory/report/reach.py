@@ -6,7 +6,7 @@ from ..comparison.judged import rung_results
 from ..comparison.pooling import Aggregate
 from . import judged_figures, tables
 from .html import inline
-from .sentences import FALSE_DISCOVERIES, reach_statements
+from .sentences import FALSE_DISCOVERIES, MAX_LEADS, reach_statements
 
 
 def section(combined: Aggregate) -> dict[str, Any] | None:
@@ -20,9 +20,11 @@ def section(combined: Aggregate) -> dict[str, Any] | None:
         "Theories by the assumptions that are relaxed: agreement with the prediction",
     )
     caption = f"Effect in each theory as its assumptions are relaxed; {FALSE_DISCOVERIES}."
+    said = reach_statements(rungs)
     return {
-        "statements": reach_statements(rungs),
-        "map": figure,
+        "leads": said[:MAX_LEADS],
+        "statements": said,
+        "figure": figure,
         "caption": caption,
         "table": tables.reach(rungs),
     }

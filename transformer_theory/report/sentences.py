@@ -4,7 +4,7 @@ network, made from judged rows alone (:mod:`~..comparison.judged`); and about th
 Names of data and networks are escaped (:func:`~..core.math_text.literal`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ..comparison.judged import Finding, Findings, Quantity, RungResult, by_theory, notable
 from ..core import format
@@ -17,6 +17,7 @@ from ..core.table import grouped
 from ..core.theory import Theory
 from .curves import Series
 
+MAX_LEADS = 3  # findings before everything else
 MAX_STATEMENTS = 5  # about headlines
 MAX_OF_NETWORK = 4  # about one network
 HALF = 0.5  # effect below which a sentence says so
@@ -60,35 +61,53 @@ OUTCOME_TEXT = {
 
 
 def sentences(found: Findings) -> list[str]:
-    """Returns the :func:`statements` as sentences: ``"Scan and snap: on the raw tokens ..."``."""
+    """Returns the :func:`statements` with their theories: ``"Scan and snap: On the raw tokens ..."``."""
     return [f"{title}: {text}." for title, text in statements(found)]
 
 
 def statements(found: Findings, *, most: int = MAX_STATEMENTS) -> list[tuple[str, str]]:
-    """Returns at most ``most`` pairs (title of a theory, what was found), without full stops.
+    """Returns at most ``most`` pairs (title of a theory, what was found), without the last full stop.
 
     Of more theories, those with the most decided outcomes are chosen. A statement gives the
-    headline on the raw tokens with its interval, its null and, if it holds for any data, its value on noise;
-    then the number of trained networks in which the theory's quantity differs as predicted from copies
-    of equal scale.
+    headline on the raw tokens with its interval; its chance level; its value on noise, if it holds for any
+    data; then the trained networks in which the theory's quantity differs from copies of equal scale.
     """
     decided = {
         theory.name: sum(each.judged.outcome in _BEYOND for each in found.of(theory))
         for theory in found.theories
     }
     chosen = sorted(decided, key=lambda name: -decided[name])[:most]
-    names = sorted(
-        {name for each in found.all for name in (each.data, each.model) if literal(name) != name},
-        key=len,
-        reverse=True,
+    said = (
+        (theory.title, _statement(found.of(theory))) for theory in found.theories if theory.name in chosen
     )
-    pairs = []
+    return [(title, _literal(found, text)) for title, text in said if text]
+
+
+def leads(found: Findings) -> list[tuple[str, str]]:
+    """Returns at most :data:`MAX_LEADS` pairs (title of a theory, the strongest finding), without the last
+    full stop: where training moved the theory's quantity as predicted, in most networks first; then where the
+    data are as predicted.
+    """
+    said = []
     for theory in found.theories:
-        if theory.name in chosen and (text := _statement(found.of(theory))):
-            for name in names:
-                text = text.replace(name, literal(name))
-            pairs.append((theory.title, text))
-    return pairs
+        measured = [each for each in found.of(theory) if each.judged.row.value is not None]
+        predicted = [each for each in measured if each.judged.outcome == "as predicted"]
+        inside = [each for each in predicted if each.view == "network"]
+        raw = [each for each in predicted if each.view == "raw tokens"]
+        networks = sum(each.view == "network" for each in measured)
+        lead = [*_in_networks(inside, networks)] or [*(_on_data(raw[0]) if raw else ())]
+        if lead:
+            text = _literal(found, ". ".join(map(format.sentence_case, lead)))
+            said.append((len(inside), (theory.title, text)))
+    return [pair for _, pair in sorted(said, key=lambda each: -each[0])[:MAX_LEADS]]
+
+
+def _literal(found: Findings, text: str) -> str:
+    """Escapes the names of data and networks in a text."""
+    known = {name for each in found.all for name in (each.data, each.model) if literal(name) != name}
+    for name in sorted(known, key=len, reverse=True):
+        text = text.replace(name, literal(name))
+    return text
 
 
 def _statement(cells: Sequence[Finding]) -> str:
@@ -97,30 +116,36 @@ def _statement(cells: Sequence[Finding]) -> str:
     on_data = [cell for cell in measured if cell.view != "network"]
     raw = [cell for cell in on_data if cell.view == "raw tokens"] or on_data
     inside = [cell for cell in measured if cell.view == "network"]
-    return "; ".join(filter(None, (_on_data(raw[0]) if raw else "", _in_networks(inside))))
+    said = [*(_on_data(raw[0]) if raw else ()), *_in_networks(inside, len(inside))]
+    return ". ".join(map(format.sentence_case, said))
 
 
-def _on_data(cell: Finding) -> str:
-    """Describes the headline on one view of the data."""
+def _on_data(cell: Finding) -> Iterator[str]:
+    """Yields sentences about the headline on one view of the data: its value, and what chance gives."""
     judged, row = cell.judged, cell.judged.row
-    facts = [_prediction(row)]
-    if row.p is not None and row.null is not None:
-        p = f", p = {format.p_value(row.p)}" if judged.scope != "any data" else ""
-        facts.append(f"{row.null.kind} {format.of_row(row.null.median, row)}{p}")
-    else:
-        facts.append(format.null_text(row))
-    known = "; ".join(filter(None, facts))
+    known = _prediction(row)
     where = f"the {format.view_name(cell.model)} of {cell.data}"
-    text = f"on {where}, the {row.quantity} is {format.value_text(row)}{f' ({known})' if known else ''}"
-    if judged.scope == "any data":
-        return f"{text}{', no better than its null' if _within_null(row) else ''}{_noise(judged)}"
-    return text + {
-        "as predicted": ", a property of these data",
-        "not significant": ", not distinguishable from chance",
-        "opposite": ", on the side opposite to the prediction",
-        "matched by a second null": f", {judged.words}",
-        "nulls conflict": f", {judged.words}",
-    }.get(judged.outcome, "")
+    yield f"on {where}, the {row.quantity} is {format.value_text(row)}{f' ({known})' if known else ''}"
+    any_data = judged.scope == "any data"
+    if row.null is not None and row.null.draws:
+        facts = [row.null.kind]
+        if row.p is None and len(row.null.draws) > 1:
+            facts.append(format.bounds((row.null.low, row.null.high), row.unit, row.interval))
+        elif row.p is not None and not any_data:
+            facts.append(f"p = {format.p_value(row.p)}")
+        chance = f"the chance level is {format.of_row(row.null.median, row)} ({', '.join(facts)})"
+        if any_data:
+            yield chance + (", and the value is no better" if _within_null(row) else "")
+        else:
+            yield chance + {
+                "as predicted": ", so this is a property of these data",
+                "not significant": ", so this may be chance",
+                "opposite": ", so the value lies on the side opposite to the prediction",
+                "matched by a second null": f", but the value is {judged.words}",
+                "nulls conflict": f", and the value is {judged.words}",
+            }.get(judged.outcome, "")
+    if any_data:
+        yield from _noise(judged)
 
 
 def _prediction(row: Measurement) -> str:
@@ -129,7 +154,9 @@ def _prediction(row: Measurement) -> str:
         return "not covered by the theorem"
     if row.predicted is not None:
         limit = " in the limit" if row.basis == "limit" else ""
-        return f"predicted {format.amount(row.predicted, row.unit)}{limit}"
+        # a prediction is exact: "100 %", not "100.00 %"
+        exact = f"{100 * row.predicted:g}\u00a0%" if row.unit == "share" else format.amount(row.predicted)
+        return f"predicted {exact}{limit}"
     if row.threshold is not None and row.op is not None and row.p is None:
         most = "most" if row.op == "<=" else "least"
         return f"predicted at {most} {format.amount(row.threshold, row.unit)}"
@@ -145,62 +172,57 @@ def _within_null(row: Measurement) -> bool:
     return row.null.low <= row.value <= row.null.high or format.unexpected_side(row)
 
 
-def _noise(judged: Judged) -> str:
+def _noise(judged: Judged) -> Iterator[str]:
     """Compares a statement about any data with its value on noise."""
     row = judged.row
     if row.on_noise is None or row.value is None:
-        return ""
+        return
     noise = format.of_row(row.on_noise, row)
     same = (
         row.null is not None
         and bool(row.null.draws)
         and abs(row.value - row.on_noise) <= 0.1 * abs(row.value - row.null.median)
     )
-    return (
-        f", as on noise ({noise}), so it is no finding about these data"
-        if same
-        else f"; on noise it is {noise}"
-    )
+    if same:
+        yield f"noise gives {noise} as well, so this is no finding about these data"
+    else:
+        yield f"noise gives {noise}"
 
 
-def _in_networks(cells: Sequence[Finding]) -> str:
-    """Describes how training changed the theory's quantity in all trained networks, relative to the null that
-    decides, copies of equal scale. The labels are mentioned only where networks trained on permuted labels do
-    not reach the value.
+def _in_networks(cells: Sequence[Finding], total: int) -> Iterator[str]:
+    """Yields sentences about how training changed the theory's quantity in some of ``total`` trained
+    networks, relative to the null that decides, copies of equal scale. The labels are mentioned only where
+    networks trained on permuted labels do not reach the value.
     """
     tested = [cell for cell in cells if cell.judged.outcome in TESTED]
     if not tested:
-        if not cells:
-            return ""
-        first = cells[0].judged
-        return (
-            f"in {cells[0].model}, the {first.row.quantity} is {format.value_text(first.row)} "
-            f"({first.reason})"
-        )
+        if cells:
+            first = cells[0].judged
+            value = f"the {first.row.quantity} is {format.value_text(first.row)}"
+            yield f"in {cells[0].model}, {value} ({first.reason})"
+        return
     row = tested[0].judged.row
     up, down = {">=": ("raised", "lowered"), "<=": ("lowered", "raised")}.get(
         row.side or "", ("moved", "moved")
     )
-    parts: list[str] = []
+    name = f"the {row.quantity}"
     for outcome in OUTCOMES:
         for side, verb in ((1, up), (-1, down), (0, "")):
             shown = [c for c in tested if (c.judged.outcome, c.judged.side) == (outcome, side)]
             if not shown:
                 continue
-            name = "it" if parts else f"the {row.quantity}"
-            where = _listed(shown, len(cells))
+            where = _listed(shown, total)
             if outcome == "not significant":
-                parts.append(f"{name} cannot be distinguished from {_chance(shown)} in {where}")
+                yield f"{name} cannot be distinguished from {_chance(shown)} in {where}"
             elif outcome == "as predicted":
-                parts.append(f"training {verb} {name}, as predicted, in {where}{_about_labels(shown)}")
+                yield f"training {verb} {name}, as predicted, in {where}{_about_labels(shown)}"
             elif outcome == "opposite":
-                parts.append(f"training moved {name} to the opposite side in {where}{_about_labels(shown)}")
+                yield f"training moved {name} to the opposite side in {where}{_about_labels(shown)}"
             else:
                 kind = " and ".join(shown[0].judged.nulls)
-                name = f"{name} too" if parts and side == 1 else name
                 but = "give as much" if outcome == "matched by a second null" else "put it on the other side"
-                parts.append(f"{'' if parts else 'training '}{verb} {name} in {where}, but {kind} {but}")
-    return "; ".join(parts)
+                yield f"training {verb} {name} in {where}, but {kind} {but}"
+            name = "it"
 
 
 def _chance(cells: Sequence[Finding]) -> str:

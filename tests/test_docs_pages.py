@@ -272,19 +272,33 @@ def test_a_short_page_answers_its_question_on_the_first_screen(name: str):
     assert readability(first).long <= 0.04
 
 
-def test_every_theory_answers_a_question_and_every_question_has_a_command():
-    page = ROOT / "docs" / "which_theory.md"
-    rows = re.findall(
-        r"^\| (?!\*\*|question|theory|-)(.+?\?) \| (.+?) \| (.+?) \| (.+?) \|$",
-        page.read_text(encoding="utf-8"),
-        re.MULTILINE,
-    )
-    assert len(rows) > 2 * len(THEORIES)
-    for _, _, command, limit in rows:
-        assert re.fullmatch(r"`transformer-theory [^`]+`", command)
+def questions(text: str) -> list[list[str]]:
+    """The rows of tables that begin with a question; the last two cells are a command and its limit."""
+    rows = [line[2:-2].split(" | ") for line in text.splitlines() if re.match(r"\| [^|]+\? \| ", line)]
+    for *_, command, limit in rows:
+        assert re.fullmatch(r"`transformer-theory [^`]+`", command), command
         assert limit.strip()
+    return rows
+
+
+def test_the_short_list_of_questions_has_every_theory_and_stays_short():
+    rows = questions((ROOT / "docs" / "which_theory.md").read_text(encoding="utf-8"))
+    assert len(THEORIES) < len(rows) <= 25
+    assert {len(row) for row in rows} == {4}
     for name in THEORIES:
         assert any(f"theories/{name}.md" in answer for _, answer, _, _ in rows), name
+
+
+def test_the_page_of_all_questions_has_a_section_for_every_theory():
+    page = (ROOT / "docs" / "all_questions.md").read_text(encoding="utf-8")
+    everything, *sections = re.split(r"^The theory: ", page, flags=re.MULTILINE)
+    assert questions(everything)
+    assert len(sections) == len(THEORIES)
+    for name, section in zip(THEORIES, sections, strict=True):
+        assert f"](theories/{name}.md).\n" in section.splitlines(keepends=True)[0]
+        rows = questions(section)
+        assert {len(row) for row in rows} == {3}, name
+    assert len(questions(page)) > 4 * len(THEORIES)
 
 
 def test_every_page_is_in_a_table_of_contents():

@@ -156,6 +156,7 @@ PATH = {  # the pages on a user's path: numbers that no result can hold, such as
     "docs/index.md": [],
     "docs/start.md": [],
     "docs/which_theory.md": [],
+    "docs/all_questions.md": [],
     "docs/own_models/overview.md": ["124 million"],
     "docs/own_models/torch.md": [],
     "docs/own_models/timm.md": [],

@@ -2,7 +2,8 @@
 
 ``python docs/reach_pages.py DOCS [RESULT ...]`` stores results of ``transformer-theory reach`` as DOCS/reach,
 with fewer digits of the null draws of the ladders' quantities and without the other draws. From it the script
-writes reach.svg and reach_overview.svg in DOCS/figures, DOCS/reach_findings.md and DOCS/reach_rungs.md.
+writes reach.svg, reach_overview.svg and the ladders of some theories (crate_ladder.svg) in DOCS/figures,
+DOCS/reach_findings.md and DOCS/reach_rungs.md.
 Theories that no RESULT has measured keep the rungs stored there, so one theory can be measured again alone.
 """
 
@@ -13,17 +14,19 @@ from pathlib import Path
 
 import atlas_pages
 
-from transformer_theory.comparison.judged import rung_results
+from transformer_theory.comparison.judged import RungResult, by_theory, rung_results
 from transformer_theory.comparison.pooling import aggregate
 from transformer_theory.comparison.pretrained import headline_rows
 from transformer_theory.comparison.reach import described, pretrained_rung
 from transformer_theory.core.files import write_together
 from transformer_theory.core.format import portable_command
+from transformer_theory.core.ladder import PRETRAINED_COLUMN
 from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.plotting import svg
 from transformer_theory.core.result import Result
 from transformer_theory.core.table import Table, grouped
 from transformer_theory.report.judged_figures import reach_map, reach_overview
+from transformer_theory.report.ladder_figure import ladder
 from transformer_theory.report.md import table as formatted
 from transformer_theory.report.md import text
 from transformer_theory.report.sentences import reach_statements
@@ -32,6 +35,8 @@ from transformer_theory.theories import list_theories
 
 FOLDER = "reach"
 OF_LADDERS = "digits)"  # end of the names of networks like those of the ladders
+# theories whose page shows their ladder
+LADDERS = ("attention_svm", "scan_snap", "joma", "crate", "rate_reduction")
 DIGITS = 5  # significant digits of the null draws that are kept
 
 
@@ -55,7 +60,7 @@ def with_networks(result: Result, networks: Sequence[Result]) -> Result:
 
 
 def pages(result: Result, networks: Sequence[Result] = ()) -> dict[str, str]:
-    """Returns the figure and the texts by file name.
+    """Returns the figures and the texts by file name.
 
     Args:
         result: a result of reach.
@@ -85,8 +90,23 @@ def pages(result: Result, networks: Sequence[Result] = ()) -> dict[str, str]:
     return {
         "figures/reach.svg": svg(figure) + "\n",
         "figures/reach_overview.svg": svg(overview) + "\n",
+        **_ladders(rungs),
         "reach_findings.md": "\n".join([*lines, "", origin, ""]),
         "reach_rungs.md": formatted(numbers) + "\n",
+    }
+
+
+def _ladders(rungs: Sequence[RungResult]) -> dict[str, str]:
+    """Returns the figures of the ladders by file name, without the networks that were trained elsewhere."""
+    figures = {
+        own[0].theory.name: ladder([rung for rung in own if rung.column != PRETRAINED_COLUMN])
+        for own in by_theory(rungs)
+        if own[0].theory.name in LADDERS
+    }
+    return {
+        f"figures/{name}_ladder.svg": svg(figure) + "\n"
+        for name, figure in figures.items()
+        if figure is not None
     }
 
 

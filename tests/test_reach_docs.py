@@ -6,26 +6,27 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
 
 from benchmarks.untested_numbers import missing, sizes, stated
-from transformer_theory.comparison.judged import rung_results
+from transformer_theory.comparison.judged import RungResult, by_theory, rung_results
 from transformer_theory.comparison.pooling import Aggregate
 from transformer_theory.comparison.pretrained import headline_rows
 from transformer_theory.core.ladder import PRETRAINED_COLUMN
 from transformer_theory.core.result import Result
 from transformer_theory.report import aggregate
 from transformer_theory.report.judged_figures import PAPER_COLUMN, reach_overview
+from transformer_theory.report.ladder_figure import TONES, ladder
 from transformer_theory.theories import list_theories
 
 DOCS = Path(__file__).parents[1] / "docs"
 sys.path.insert(0, str(DOCS))
 
 import atlas_pages  # noqa: E402
-from reach_pages import FOLDER, main, merged, pages, with_networks  # noqa: E402
+from reach_pages import FOLDER, LADDERS, main, merged, pages, with_networks  # noqa: E402
 
 OUTCOMES = {  # as the short pages name them, which have no columns for the kinds of nulls
     "as predicted": "as predicted",
@@ -89,6 +90,80 @@ def test_the_overview_fits_a_column_and_stays_legible(stored):
         left + width < other for (row, left, width), (same, other, _) in pairwise(squares) if row == same
     )
     assert max(left + width for _, left, width in squares) <= PAPER_COLUMN
+
+
+@pytest.fixture(scope="module")
+def own_rungs(pooled) -> dict[str, list[RungResult]]:
+    return {own[0].theory.name: own for own in by_theory(rung_results(pooled))}
+
+
+@pytest.mark.parametrize("theory", list_theories(), ids=lambda theory: theory.name)
+def test_a_ladder_shows_every_stored_rung_beside_its_nulls(own_rungs, theory):
+    own = own_rungs[theory.name]
+    figure = ladder(own)
+    assert figure is not None
+    page, plot = figure.axes
+    words = [text.get_text() for text in page.texts]
+    assert [word for word in words if word in {cell.name for cell in own}] == [cell.name for cell in own]
+    measured = [(place, cell.judged) for place, cell in enumerate(own) if cell.judged.row.value is not None]
+    dots = [line for line in plot.lines if line.get_marker() == "o"]
+    assert [(dot.get_xdata()[0], dot.get_ydata()[0]) for dot in dots] == [
+        (judged.row.value, place) for place, judged in measured
+    ]
+    assert [dot.get_markerfacecolor() for dot in dots] == [
+        TONES.get(judged.outcome, "white") for _, judged in measured
+    ]
+    intervals = [tuple(line.get_xdata()) for line in plot.lines if line.get_linewidth() == 1.3]
+    assert intervals == [judged.row.interval for _, judged in measured if judged.row.interval is not None]
+    bars = [
+        (bar.get_datalim(plot.transData).x0, bar.get_datalim(plot.transData).x1) for bar in plot.collections
+    ]
+    nulls = [
+        null for _, judged in measured for null in (judged.row.null, *judged.further) if null is not None
+    ]
+    assert bars == [pytest.approx((null.low, null.high)) for null in nulls]
+    dashed = [line.get_xdata()[0] for line in plot.lines if line.is_dashed()]
+    assert dashed == [
+        judged.row.predicted
+        for _, judged in measured
+        if judged.row.predicted is not None and judged.row.basis != "own setting"
+    ]
+
+
+@pytest.mark.parametrize("theory", list_theories(), ids=lambda theory: theory.name)
+def test_the_words_of_a_ladder_are_legible(own_rungs, theory):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    figure = ladder(own_rungs[theory.name])
+    assert figure is not None
+    page, plot = figure.axes
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    texts = [text for text in [*page.texts, *plot.get_xticklabels()] if text.get_text()]
+    boxes = [text.get_window_extent(renderer) for text in texts]
+    assert min(text.get_fontsize() for text in texts) >= 6
+    assert all(box.x0 >= 0 and box.x1 <= figure.bbox.x1 for box in boxes), "cut off"
+    assert not any(
+        first.x0 < second.x1
+        and second.x0 < first.x1
+        and first.y0 + 1 < second.y1
+        and second.y0 + 1 < first.y1
+        for first, second in combinations(boxes, 2)
+    ), "overlap"
+    assert not any(box.overlaps(plot.bbox) for box in boxes[: len(page.texts)]), "words on the plot"
+
+
+def test_a_ladder_is_that_of_one_theory_and_quantity(own_rungs):
+    assert ladder([]) is None
+    with pytest.raises(
+        ValueError, match=r"expected the rungs of one theory and quantity, got crate: .*; joma: "
+    ):
+        ladder([*own_rungs["crate"], *own_rungs["joma"]])
+
+
+@pytest.mark.parametrize("name", LADDERS)
+def test_the_page_of_a_theory_shows_its_own_ladder(name):
+    page = (DOCS / "theories" / f"{name}.md").read_text(encoding="utf-8")
+    assert re.findall(r"\]\((\.\./figures/[^)]+)\)", page) == [f"../figures/{name}_ladder.svg"]
 
 
 def test_trained_networks_are_rungs_of_the_last_column(stored):

@@ -168,9 +168,14 @@ class Judged:
         return tuple(kind for kind, one in self.against if one == side)
 
     @property
+    def further(self) -> tuple[Null, ...]:
+        """The nulls behind the first that decide, too."""
+        return tuple(_further(self.row))
+
+    @property
     def second(self) -> Null | None:
         """The first of the further nulls that decide; None without one."""
-        return next(iter(_further(self.row)), None)
+        return next(iter(self.further), None)
 
     @property
     def untrained(self) -> Null | None:

@@ -404,7 +404,7 @@ def _tile(ax: "Axes", cell: RungResult, left: float, top: float, width: float) -
         else GREY
     )
     # The number and its interval have different sizes; together they are centred. Long ones are set smaller.
-    widths = _inches(number, SMALL, "bold"), _inches(note, TINY - 0.2, "normal")
+    widths = inches(number, SMALL, "bold"), inches(note, TINY - 0.2, "normal")
     length = sum(widths) + (SPACE if note else 0)
     scale = min(1.0, (width - 4 * INSET) / length)
     start = left + (width - scale * length) / 2
@@ -418,8 +418,14 @@ def _tile(ax: "Axes", cell: RungResult, left: float, top: float, width: float) -
 
 
 @cache
-def _inches(text: str, size: float, weight: str) -> float:
-    """Returns the width of a text, inches."""
+def inches(text: str, size: float, weight: str) -> float:
+    """Returns the width of a text, inches.
+
+    Args:
+        text: the text, on one line.
+        size: size of the font, points.
+        weight: weight of the font, "normal" or "bold".
+    """
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextPath
 

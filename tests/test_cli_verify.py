@@ -13,7 +13,7 @@ from transformer_theory import data
 from transformer_theory.cli import main
 from transformer_theory.core import sources as citations
 from transformer_theory.core.claims import Measured, but, verify_claims
-from transformer_theory.core.measurement import Measurement
+from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.parallel import workers
 from transformer_theory.core.result import Result
 from transformer_theory.core.sources import Source
@@ -273,7 +273,7 @@ def test_cite_a_stored_result(tmp_path, monkeypatch, capsys):
         Measurement("stand_in", "on data", "a", 1.0, source=Source("yu2020learning", "Thm. 1")),
         Measurement("stand_in", "on data", "b", 1.0, source=Source.from_json({"key": "nobody1900nothing"})),
         Measurement("stand_in", "on data", "c", 1.0, source=Source("tian2023scan")),
-        Measurement("stand_in", "on data", "d", 1.0),
+        Measurement("stand_in", "on data", "d", 1.0, data="WikiText-2", nulls=(Null("equal scale", (0.5,)),)),
     ]
     Result("compare", table=Table(rows), sources=data.load("digits").sources).save(tmp_path / "tian2023scan")
     Result("verify", table=Table(rows)).save(tmp_path / "here")
@@ -283,6 +283,9 @@ def test_cite_a_stored_result(tmp_path, monkeypatch, capsys):
         *(source.key for source in data.load("digits").sources),
         "yu2020learning",
         "tian2023scan",
+        "merity2017pointer",
+        "benjamini1995controlling",
+        "westfall1993resampling",
         "transformertheory2026",
     ]
     monkeypatch.chdir(tmp_path)

@@ -16,7 +16,7 @@ from transformer_theory.core.result import Result, provenance
 from transformer_theory.core.sources import Source
 from transformer_theory.core.theory import Theory
 from transformer_theory.report import bibtex
-from transformer_theory.theories import cited_keys, list_theories
+from transformer_theory.theories import list_theories
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "errors_in_the_literature.md").read_text(encoding="utf-8")
@@ -141,6 +141,6 @@ def test_every_bibliography_has_the_texts_that_are_corrected():
     )
     entry = "@unpublished{wong2023understanding,"
     assert entry in bibtex(result, theories=())
-    assert cited_keys(result) == ("perez2021attention", "wong2023understanding")
+    assert result.citations == ("perez2021attention", "wong2023understanding", "clopper1934use")
     assert all(entry in tt.cite(name) for name in ("turing", "universal", "bottleneck", claim.id))
     assert entry not in tt.cite("scan_snap")

@@ -22,11 +22,12 @@ import numpy as np
 import torch
 
 from . import files
-from .claims import Verification
+from .claims import Verification, sources_of
 from .errors import reason
 from .presentation import presenting
 from .reading import check_file, read_arrays, read_json
 from .sources import Source
+from .statistics import EQUAL_SCALE
 from .table import Table, from_records
 from .typed import check_types, typed
 
@@ -39,6 +40,14 @@ if TYPE_CHECKING:
 FORMAT = 3
 COMMANDS = ("compare", "intervene", "probe", "reach", "train", "verify")  # results with known settings
 REQUIRED = {"reach": ("ladders",), "probe": ("model",)}  # settings without which no page is written
+# works behind the data, by a part of their name, and behind the statistics
+DATA = {
+    "digits": "alpaydin1998optical",
+    "cifar": "krizhevsky2009learning",
+    "wikitext": "merity2017pointer",
+}
+SHARES, ADJUSTED = "clopper1934use", "benjamini1995controlling"
+COPIES_ADJUSTED, STOPPED = "westfall1993resampling", "besag1991sequential"
 FILES = ("result.json", "table.jsonl", "arrays.npz", "verifications.json")  # all files of a stored result
 
 
@@ -152,6 +161,28 @@ class Result:
 
     def _repr_html_(self) -> str:
         return presenting().to_html(self)
+
+    @property
+    def citations(self) -> tuple[str, ...]:
+        """The BibTeX keys of all works that the result, its claims and its rows cite, then of those behind
+        its data and its statistics. Keys that the bibliography lacks are left out.
+        """
+        cited = [*self.sources, *sources_of(self.verifications), *(row.source for row in self.table)]
+        places = (
+            *(self.settings.get(name) for name in ("data", "inputs", "model")),
+            self.provenance.get("command"),
+            *{row.data for row in self.table},
+            *{row.rung for row in self.table},
+        )
+        named = " ".join(map(str, places)).lower()
+        nulls = [null for row in self.table for null in row.nulls]
+        behind = [key for name, key in DATA.items() if name in named]
+        behind += [SHARES] if self.verifications else []
+        behind += [ADJUSTED] if nulls else []
+        behind += [COPIES_ADJUSTED] if any(null.kind == EQUAL_SCALE for null in nulls) else []
+        behind += [STOPPED] if any(null.stopped for null in nulls) else []
+        known = (source.key for source in cited if source is not None and source.known)
+        return tuple(dict.fromkeys([*known, *behind]))
 
     def select(self, **equal) -> Table:
         """Returns the rows whose columns have the given values; a tuple lists alternatives, as in

@@ -15,7 +15,6 @@ from ..core.claims import Verification, sources_of
 from ..core.files import of_file
 from ..core.reading import read_json
 from ..core.result import FILES, Provenance, Result
-from ..core.statistics import EQUAL_SCALE
 from ..core.theory import Theory
 from ..core.typed import check_types
 
@@ -215,40 +214,6 @@ def _distinct(texts: Iterable[str | None]) -> list[str]:
 # ---- cited works
 
 
-# works behind the data, by a part of their name, and behind the statistics
-DATA = {
-    "digits": "alpaydin1998optical",
-    "cifar": "krizhevsky2009learning",
-    "wikitext": "merity2017pointer",
-}
-SHARES, ADJUSTED = "clopper1934use", "benjamini1995controlling"
-COPIES_ADJUSTED, STOPPED = "westfall1993resampling", "besag1991sequential"
-
-
-def used(results: Sequence[Result]) -> list[str]:
-    """Returns the BibTeX keys of the works behind the data and the statistics of the results."""
-    names = " ".join(
-        str(text)
-        for result in results
-        for text in (
-            result.settings.get("data"),
-            result.settings.get("inputs"),
-            result.settings.get("model"),
-            result.provenance.get("command"),
-            *{row.data for row in result.table},
-            *{row.rung for row in result.table},
-        )
-    ).lower()
-    found = [key for name, key in DATA.items() if name in names]
-    rows = [row for result in results for row in result.table]
-    nulls = [null for row in rows for null in row.nulls]
-    found += [SHARES] if any(result.verifications for result in results) else []
-    found += [ADJUSTED] if nulls else []
-    found += [COPIES_ADJUSTED] if any(null.kind == EQUAL_SCALE for null in nulls) else []
-    found += [STOPPED] if any(null.stopped for null in nulls) else []
-    return found
-
-
 def keys(results: Result | Iterable[Result], theories: Iterable[Theory] | None = None) -> list[str]:
     """Returns the BibTeX keys of all works that a report cites or uses: sources of the results, then of
     theories, claims, with the texts that they correct, and rows, then those behind data and statistics.
@@ -257,10 +222,8 @@ def keys(results: Result | Iterable[Result], theories: Iterable[Theory] | None =
     cited = [source for result in all_results for source in result.sources]
     for theory in theories_of(all_results, theories):
         cited += [*theory.sources, *sources_of(theory.claims)]
-    for result in all_results:
-        cited += sources_of(result.verifications)
-        cited += [row.source for row in result.table if row.source is not None]
-    return list(dict.fromkeys([*(source.key for source in cited if source.known), *used(all_results)]))
+    known = (source.key for source in cited if source.known)
+    return list(dict.fromkeys([*known, *(key for result in all_results for key in result.citations)]))
 
 
 def bibtex(results: Result | Iterable[Result], *, theories: Iterable[Theory] | None = None) -> str:

@@ -162,7 +162,8 @@ def cite(name: str) -> str:
 
     Args:
         name: name of a theory (its papers and all that its claims cite), id of a claim, key of the
-            bibliography, folder of a stored result (all that it cites), or ``"software"`` for this library
+            bibliography, folder of a stored result (all that it
+            cites or uses), or ``"software"`` for this library
             alone.
     Raises:
         ValueError: the name is unknown (the message suggests the nearest one), or the folder does not hold a
@@ -176,21 +177,9 @@ def cite(name: str) -> str:
     }
     keys["software"] = ()
     if name not in keys and Path(name).is_dir():
-        keys[name] = cited_keys(Result.load(name))
+        keys[name] = Result.load(name).citations
     selection = named("theory, claim, key or folder", name, keys, shown_by=f"{CATALOGUE} with references.bib")
     return "\n".join([*([sources.bibtex(selection)] if selection else []), sources.software()])
-
-
-def cited_keys(result: Result) -> tuple[str, ...]:
-    """Returns the keys of all sources of a result, its rows and its claims, except those missing from the
-    bibliography.
-    """
-    citations = [
-        *result.sources,
-        *(row.source for row in result.table),
-        *sources_of(result.verifications),
-    ]
-    return tuple(dict.fromkeys(source.key for source in citations if source is not None and source.known))
 
 
 def _claims() -> dict[str, Claim]:

@@ -112,7 +112,7 @@ def test_the_page_of_the_demo_names_its_date_and_its_tests():
     assert set(THEORIES.values()) <= {theory.name for theory in list_theories()}
     assert f"; {DEMO['about']['tests']} tests" in FINDINGS
     day = int(DEMO["about"]["date"][8:10])
-    assert f"the numbers below are of {day} November" in FINDINGS
+    assert f"the numbers below are from {day} November" in FINDINGS
     assert f"on {day} November 2026 ({DEMO['about']['machine']})" in (DOCS / "start.md").read_text(
         encoding="utf-8"
     )

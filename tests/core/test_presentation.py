@@ -114,7 +114,12 @@ def test_the_html_holds_what_matters():
         "0.143",
     ):
         assert text in html
+    assert "prediction" not in html  # no row has one
     assert "<td" in replace(RESULT, table=Table())._repr_html_()  # the claims, if there is nothing else
+    predicting = Table([ROWS[0], replace(ROWS[1], predicted=0.25), replace(ROWS[2], side=">=")])
+    html = replace(RESULT, table=predicting)._repr_html_()
+    for text in (">prediction<", 'left"></td>', ">→\u00a00.250<", ">≥\u00a0null<"):
+        assert text in html
 
 
 def test_reprs_show_what_is_set():

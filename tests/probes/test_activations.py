@@ -209,3 +209,29 @@ def test_heads_share_keys_and_values_whatever_the_number_of_tokens(queries, keys
     assert call.key.shape[1] == call.value.shape[1] == 4
     expected = functional.scaled_dot_product_attention(query, key, value, enable_gqa=True)
     assert_close(call.weights() @ call.value, expected)
+
+
+def test_heads_may_share_one_query():
+    """torch broadcasts a query of one head over the heads of the keys."""
+
+    class OneQuery(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.query, self.rest = nn.Linear(8, 4), nn.Linear(8, 16)
+
+        def parts(self, x):
+            key, value = self.rest(x).view(*x.shape[:2], 2, 2, 4).permute(2, 0, 3, 1, 4)
+            return self.query(x)[:, None], key, value
+
+        def forward(self, x):
+            return functional.scaled_dot_product_attention(*self.parts(x)).transpose(1, 2).flatten(2) + x
+
+    model, keep, x = built(OneQuery), Keep(), tokens(3, 5, 8)
+    with probe(model, [keep, AttentionStatistics()]), torch.no_grad():
+        model(x)
+    query, key, value = model.parts(x)
+    (seen,) = keep.of("attention")
+    assert_close(seen.weights, (query @ key.mT / 2).softmax(-1))
+    assert_close(seen.query, query.expand(-1, 2, -1, -1))
+    assert_close(seen.key, key)
+    assert_close(seen.value, value)

@@ -50,6 +50,13 @@ def result():
     return p.result()
 
 
+def test_ink_is_dark_in_photographs_and_bright_in_drawings():
+    image = torch.tensor([[2.0, 3.0], [4.0, 6.0]])
+    assert_close(torch.as_tensor(pictures._ink(image[None])), (image.double() - 2) / 4)
+    assert_close(torch.as_tensor(pictures._ink(image.expand(3, 2, 2))), (6 - image.double()) / 4)
+    assert not pictures._ink(torch.ones(1, 2, 2)).any()
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 def test_heads_show_the_row_of_the_class_token(result, channels):
     images = torch.rand(5, channels, 6, 6, generator=torch.Generator().manual_seed(0))

@@ -108,6 +108,14 @@ class Lin(nn.Module):
         return self.map(self.function(x))
 
 
+class Merged(Lin):
+    """As :class:`Lin`, by ``torch.addmm`` of all tokens at once, as in the GPT-2 of transformers."""
+
+    def forward(self, x):
+        x, last = self.function(x), self.map[-1]
+        return torch.addmm(last.bias, x.flatten(0, -2), last.weight.T).view(*x.shape[:-1], -1)
+
+
 class Then(nn.Module):
     """A network's part, and a function of its output with extra tokens ``[3, dim]``."""
 
@@ -155,6 +163,7 @@ WHOLE = {  # embeddings of images of 12 x 16 pixels with three channels: 3 x 4 p
         lambda x: einops.rearrange(x, "b c (h p) (w q) -> b (h w) (c p q)", p=4, q=4), 48
     ),
     "by hand": lambda: Lin(by_hand, 48, norm=True),
+    "all tokens at once": lambda: nn.Sequential(Lin(by_hand, 48), Merged(nn.Identity(), DIM)),
     "tensor unfold": lambda: Lin(by_unfold, 48),
     "unfold": lambda: Lin(lambda x: functional.unfold(x, 4, stride=4).mT, 48),
     "overlapping unfold": lambda: Lin(lambda x: functional.unfold(x, 7, stride=4, padding=2).mT, 147),

@@ -91,6 +91,8 @@ def of_scaled_dot_product(
         for m in (bias, allowed)
     )
     query, key, value = _four_axes(query), _four_axes(key), _four_axes(value)
+    if query.shape[1] == 1:  # one query for all heads
+        query = query.expand(-1, key.shape[1], -1, -1)
     # Grouped-query attention: consecutive heads share a key and a value.
     if key.shape[1] != query.shape[1]:
         key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)

@@ -223,6 +223,8 @@ def test_callbacks_and_files_of_a_training(tmp_path):
     assert [update.step for update in updates if update.measured is None] == [1, 2, 3, 4, 5, 6]
     assert [update.step for update in updates if update.measured is not None] == [0, 2, 4, 6]
     assert (updates[0].speed, updates[0].left, updates[-1].left) == (None, None, 0)
+    for each in updates[1:]:  # the rest takes as long as what is done did
+        assert each.left == pytest.approx(each.seconds / each.done - each.seconds)
     losses = [update.loss for update in updates if update.measured is None]
     stored = {row.step: row.value for row in result.select(quantity="loss", split="train")}
     assert stored == pytest.approx({2: sum(losses[:2]) / 2, 4: sum(losses[2:4]) / 2, 6: sum(losses[4:]) / 2})

@@ -25,6 +25,7 @@ from transformer_theory.training.objectives import (
     Objective,
     alone,
 )
+from transformer_theory.training.objectives.masked_autoencoding import Features
 
 SIZES = Sizes(image_size=8, channels=1, num_classes=3, patch_size=2, dim=16, depth=2, heads=2)
 EACH = [CrossEntropy(), RateReduction(features=12), SparseRateReduction(weight=0.05), MaskedAutoencoding()]
@@ -285,6 +286,14 @@ def test_masked_autoencoding_is_the_autoencoder_s_loss():
         found = objective.loss(model, images, targets, alone)
     masks = random_mask(12, 16, generator=torch.Generator().manual_seed(3), share=0.5)
     assert_close(found, model.network.autoencoder.loss((images - model.mean) / model.std, masks))
+
+
+def test_features_are_the_mean_token_without_the_class_token():
+    model, (images, _) = made(MaskedAutoencoding()).eval(), batch()
+    autoencoder = model.network.autoencoder
+    tokens = autoencoder.encode(images)
+    assert tokens.shape[1] == 1 + autoencoder.patches.seq
+    assert_close(Features(autoencoder)(images), tokens[:, 1:].sum(1) / autoencoder.patches.seq)
 
 
 def test_processes_share_the_masks_of_one(monkeypatch):

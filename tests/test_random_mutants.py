@@ -445,7 +445,9 @@ def test_the_stored_sample_has_one_outcome_each_and_every_proof_belongs_to_it():
     for theory in {one["theory"] for one in stored}:
         assert sum(one["theory"] == theory for one in stored) >= COUNT, theory
     proofs = json.loads(program.EQUIVALENT.read_text(encoding="utf-8"))
-    others = (program.PAGE.with_name(f"random_mutants_{name}.json") for name in ("fresh", "frame"))
+    others = (
+        program.PAGE.with_name(f"random_mutants_{name}.json") for name in ("fresh", "frame", "frame_fresh")
+    )
     every = [*stored, *(one for page in others for one in json.loads(page.read_text("utf-8"))["mutants"])]
     equivalent = {program.key(one): one["by"] for one in every if one["outcome"] == "equivalent"}
     assert equivalent == {program.key(one): one["proof"] for one in proofs}

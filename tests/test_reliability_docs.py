@@ -7,8 +7,7 @@ from benchmarks.random_mutants import frame_page
 
 
 def test_the_tables_are_those_of_the_stored_numbers():
-    stored = json.loads(frame_page.STORED.read_text(encoding="utf-8"))
-    assert frame_page.PAGE.read_text(encoding="utf-8") == frame_page.page(stored)
+    assert frame_page.PAGE.read_text(encoding="utf-8") == frame_page.page(*frame_page.stored())
     rows = json.loads(page.STORED.read_text(encoding="utf-8"))
     assert page.PAGE.read_text(encoding="utf-8") == page.page(rows)
     text = (frame_page.DOCS / "reliability.md").read_text(encoding="utf-8")
@@ -24,7 +23,10 @@ def test_every_kind_of_attack_was_run():
 
 
 def test_four_of_five_mutants_of_the_frame_are_detected():
-    mutants = json.loads(frame_page.STORED.read_text(encoding="utf-8"))["mutants"]
-    assert len(mutants) == 150
-    different = [one for one in mutants if one["outcome"] != "equivalent"]
-    assert sum(one["outcome"] in ("tests", "claims") for one in different) >= 0.8 * len(different)
+    """Those of the first sample now, and those of the fresh one at once."""
+    sample, fresh = (one["mutants"] for one in frame_page.stored())
+    assert len(sample) == 150
+    fresh = [{**one, "outcome": "undetected"} if one.get("missed") else one for one in fresh]
+    for mutants in (sample, fresh):
+        different = [one for one in mutants if one["outcome"] != "equivalent"]
+        assert sum(one["outcome"] in ("tests", "claims") for one in different) >= 0.8 * len(different)

@@ -217,7 +217,7 @@ def test_heads_may_share_one_query():
     class OneQuery(nn.Module):
         def __init__(self):
             super().__init__()
-            self.query, self.rest = nn.Linear(8, 4), nn.Linear(8, 16)
+            self.query, self.rest = nn.Linear(8, 4, bias=False), nn.Linear(8, 16, bias=False)
 
         def parts(self, x):
             key, value = self.rest(x).view(*x.shape[:2], 2, 2, 4).permute(2, 0, 3, 1, 4)
@@ -232,6 +232,7 @@ def test_heads_may_share_one_query():
     query, key, value = model.parts(x)
     (seen,) = keep.of("attention")
     assert_close(seen.weights, (query @ key.mT / 2).softmax(-1))
+    assert_close(torch.einsum("bkd, hde, bqe -> bhqk", x, seen.bilinear.to(x), x), query @ key.mT / 2)
     assert_close(seen.query, query.expand(-1, 2, -1, -1))
     assert_close(seen.key, key)
     assert_close(seen.value, value)

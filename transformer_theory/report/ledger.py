@@ -135,7 +135,7 @@ def ledger(
         locators=_locators(records),
         mutants=mutants and _mutants(mutants, records),
         random=random and random_mutants(random, {theory.name: theory.title for theory in records}),
-        fresh=fresh and _fresh(fresh),
+        fresh=fresh and other_sample(fresh),
         sections=[
             (
                 theory,
@@ -293,8 +293,12 @@ def random_mutants(record: Document, titles: Mapping[str, str], first: str = "th
     }
 
 
-def _fresh(record: Document) -> str:
-    """Returns a sentence about the sample that was run before tests of its kind were written."""
+def other_sample(record: Document) -> str:
+    """Returns a sentence about a sample of random mutants that was run before tests were written against it.
+
+    Args:
+        record: the stored outcomes.
+    """
     counts = Counter(one["outcome"] for one in record["mutants"])
     detected, total, equivalent = counts["claims"] + counts["tests"], counts.total(), counts["equivalent"]
     former = "".join(

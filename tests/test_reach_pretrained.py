@@ -29,7 +29,7 @@ from transformer_theory.report.judged_figures import reach_map
 from transformer_theory.report.sentences import reach_statements
 from transformer_theory.theories import theory
 
-COPIES = 5
+COPIES, IMAGES = 3, 32
 RUNG = "pretrained tiny-vit"
 
 
@@ -52,6 +52,7 @@ THEORIES = [
 @pytest.fixture(autouse=True)
 def in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     few_copies(monkeypatch, COPIES)
+    monkeypatch.setattr(module, "MAX_IMAGES", IMAGES)
     tiny_vit(side=16, classes=10).save_pretrained(tmp_path / "files")
     put(tmp_path / "hub", "some/tiny-vit", tmp_path / "files")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
@@ -62,7 +63,7 @@ def in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_a_network_is_the_last_rung_of_every_theory_and_its_cells_are_stored(monkeypatch):
     run = {"seeds": 1, "images": "digits", "models": ["some/tiny-vit"], "folder": "reach"}
     result = reach(THEORIES, **run)
-    test = image_sets.images("digits")[1].mixed(fixed_generator())
+    test = image_sets.images("digits")[1].mixed(fixed_generator())[:IMAGES]
     user, shown, _ = with_images(UserModel(tiny_vit(side=16, classes=10), "tiny-vit"), test, max_samples=128)
     alone = measure(user, theories=["bottleneck", "scan_snap", "turing"], images=shown)
     for name in ("bottleneck", "scan_snap", "turing"):
@@ -121,8 +122,8 @@ def test_only_missing_theories_are_measured_and_other_weights_are_refused(monkey
 
 
 def test_an_interrupted_measurement_goes_on(monkeypatch):
-    """The first run stops before its tenth copy; the second one draws only those that are missing."""
-    planned = 20
+    """The first run stops before its fourth copy; the second one draws only those that are missing."""
+    planned = 8
     few_copies(monkeypatch, planned)
     drawn: list[int] = []
     draw = Copies.draw
@@ -135,7 +136,7 @@ def test_an_interrupted_measurement_goes_on(monkeypatch):
     run = {"seeds": 1, "images": "digits", "models": ["some/tiny-vit"], "folder": "reach"}
 
     def stop(line: str) -> None:
-        if f"equal scale, copy 10 of {planned}" in line:
+        if f"equal scale, copy 4 of {planned}" in line:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt, match=r"1 of 2 cells are stored in reach"):
@@ -143,13 +144,13 @@ def test_an_interrupted_measurement_goes_on(monkeypatch):
     assert list(Path("reach").glob("pretrained-tiny-vit-*.unfinished.jsonl"))
     first = len(drawn)
     reach(THEORIES[:1], **run)
-    # the first run draws one more to see how long it takes, and nine
-    assert (first, len(drawn) - first) == (10, planned - 9)
+    # the first run draws one more to see how long it takes, and three
+    assert (first, len(drawn) - first) == (4, planned - 3)
     assert not list(Path("reach").glob("*.unfinished.jsonl"))
 
 
 def test_the_map_and_the_sentences_name_the_rung(monkeypatch):
-    few_copies(monkeypatch, 20)  # for p-values
+    few_copies(monkeypatch, 19)  # for p-values
     result = reach(THEORIES, seeds=1, images="digits", models=["some/tiny-vit"])
     found = {
         (rung.theory.name, rung.name): rung for rung in rung_results(aggregate(result, theories=THEORIES))

@@ -129,6 +129,8 @@ def test_each_public_function_has_a_case():
 def test_short_dtypes_agree_with_float64(name):
     case = CASES[name]
     for dtype, scales in SHORT.items():
+        if dtype != torch.float32 and not (case.scaled or case.others):
+            continue  # without tensors the call has no dtype
         for scale in scales if case.scaled else (1.0,):
             where = f"{name} of {dtype} at the scale {scale:g}"
             found = computed(lambda dtype=dtype, scale=scale: case(scale, dtype))

@@ -74,17 +74,6 @@ def test_two_processes_give_the_same_rows(alone):
     assert two.provenance["workers"] == 2
 
 
-def test_the_callers_joblib_context_is_used():
-    from joblib import parallel_config
-
-    settings = [{"seed": seed, "size": 4} for seed in range(4)]
-    assert {pid for _, _, pid in sweep(_spectrum, settings)} == {os.getpid()}
-    with parallel_config(backend="loky", n_jobs=2):
-        found = sweep(_spectrum, settings)
-    assert os.getpid() not in {pid for _, _, pid in found}
-    assert [values for values, _, _ in found] == [values for values, _, _ in sweep(_spectrum, settings)]
-
-
 @pytest.mark.parametrize("number", [1, 2])
 def test_an_error_comes_back_whole(number):
     with pytest.raises(Infeasible, match="no solution for seed 3") as caught, parallel.workers(number):
@@ -164,3 +153,15 @@ def test_an_interruption_between_two_results_does_not_wait_for_the_workers():
     with pytest.raises(KeyboardInterrupt) as caught:
         _interrupted()
     assert time.monotonic() - caught.value.args[0] < 40
+
+
+def test_the_callers_joblib_context_is_used():
+    """The last test with worker processes: joblib begins new ones for it."""
+    from joblib import parallel_config
+
+    settings = [{"seed": seed, "size": 4} for seed in range(4)]
+    assert {pid for _, _, pid in sweep(_spectrum, settings)} == {os.getpid()}
+    with parallel_config(backend="loky", n_jobs=2):
+        found = sweep(_spectrum, settings)
+    assert os.getpid() not in {pid for _, _, pid in found}
+    assert [values for values, _, _ in found] == [values for values, _, _ in sweep(_spectrum, settings)]

@@ -68,6 +68,7 @@ def test_a_name_is_found_in_the_cache(in_use: Path):
     user = read_user_model("some/tiny-bert")
     assert user.name == "tiny-bert"
     assert same(user.network, tiny_bert())
+    assert read_user_model("some/tiny-bert@main").name == "tiny-bert@main"
     assert user.folder == in_use / "models--some--tiny-bert" / "snapshots" / COMMIT
     vit = read_user_model("tiny-vit")
     assert vit.name == "tiny-vit"
@@ -87,30 +88,26 @@ def test_a_path_that_exists_is_not_looked_up(in_use: Path):
     assert same(read_user_model("tiny-vit").network, tiny_vit(seed=5))
 
 
-@pytest.mark.parametrize("variable", ["HF_HOME", "HF_HUB_CACHE"])
-def test_the_environment_names_the_cache(cache: Path, tmp_path: Path, variable: str):
-    """In a process of its own, since the place is read at the import."""
+def test_the_environment_names_the_cache(cache: Path, tmp_path: Path):
+    """In processes of their own, since the place is read at the import of huggingface_hub."""
     (tmp_path / "hub").symlink_to(cache)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    place = tmp_path if variable == "HF_HOME" else cache
     code = (
-        "from transformer_theory.models.user_model import read_user_model\n"
-        "user = read_user_model('some/tiny-bert@main')\n"
-        "print(user.name, sum(each.double().sum() for each in user.network.parameters()).item())"
+        "import os, sys\n"
+        "from transformer_theory.models.user_model import cached\n"
+        "assert 'huggingface_hub' not in sys.modules\n"
+        f"for name, place in {{'HF_HOME': {str(tmp_path)!r}, 'HF_HUB_CACHE': {str(cache)!r}}}.items():\n"
+        "    if not os.fork():\n"
+        "        os.environ[name] = place\n"
+        "        print(name, cached('some/tiny-bert@main', 'a name'))\n"
+        "        sys.exit()\n"
+        "    assert os.wait()[1] == 0\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=kept | {variable: str(place)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", code], env=kept, cwd=tmp_path, capture_output=True, text=True, check=True
     )
-    name, total = done.stdout.split()
-    assert name == "tiny-bert@main"
-    assert float(total) == pytest.approx(
-        sum(each.double().sum() for each in tiny_bert().parameters()).item(), rel=1e-12
-    )
+    folder = cache.resolve() / "models--some--tiny-bert" / "snapshots" / COMMIT
+    assert done.stdout.splitlines() == [f"HF_HOME {folder}", f"HF_HUB_CACHE {folder}"]
 
 
 WRONG = {

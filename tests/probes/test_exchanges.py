@@ -5,6 +5,7 @@ exchangeability, and which controls draw for every sequence anew.
 import contextlib
 import itertools
 import math
+from collections.abc import Collection
 
 import pytest
 import torch
@@ -85,8 +86,12 @@ def test_one_answer_of_many_is_no_finding():
     assert Null("n", draws).p(value, "<=") == pytest.approx(0.1, abs=0.04)
 
 
-def equal_sequences(network, tokens: torch.Tensor) -> dict[tuple[str, str], tuple[bool, bool]]:
-    """For each control whether it is one of every sequence, and whether equal sequences have equal losses."""
+def equal_sequences(
+    network, tokens: torch.Tensor, known: Collection[tuple[str, str]] = ()
+) -> dict[tuple[str, str], tuple[bool, bool]]:
+    """For each control that is not known, whether it is one of every sequence, and whether equal sequences
+    have equal losses.
+    """
     labels = torch.arange(len(tokens)) % 4
     whole = Subject(network, Sample(tokens, labels, 64))
     halves = halves_of(network, whole.sample)
@@ -105,6 +110,8 @@ def equal_sequences(network, tokens: torch.Tensor) -> dict[tuple[str, str], tupl
             except ValueError:
                 continue
             for control in one.controls:
+                if (theory.name, control.kind) in known:
+                    continue
                 drawn = structure
                 if control.structure is not None:
                     drawn = control.structure(structure, torch.Generator().manual_seed(0))
@@ -113,6 +120,8 @@ def equal_sequences(network, tokens: torch.Tensor) -> dict[tuple[str, str], tupl
                     with contextlib.suppress(NotChanged):
                         after = pair.effects(change, control.kind, site=one.site, structure=drawn)
                         spread.append(float(after.changed[LOSS][::2].std()))
+                    if spread and not spread[-1] < 1e-5:
+                        break  # one pair with different losses is enough
                 if spread:
                     found[theory.name, control.kind] = control.is_of_sequences, max(spread) < 1e-5
     return found
@@ -127,7 +136,8 @@ def test_controls_of_every_sequence_differ_among_equal_sequences_and_others_do_n
             parameter.data *= 4  # scores of a trained network: an exchange of the two largest ones is seen
     found = equal_sequences(vit, tokens)
     # the attention of CRATE is too even for the close calls that the ViT has
-    found = equal_sequences(CRATE.for_tokens(8, 6, 4, dim=16, depth=2, heads=2).eval(), tokens) | found
+    crate = CRATE.for_tokens(8, 6, 4, dim=16, depth=2, heads=2).eval()
+    found |= equal_sequences(crate, tokens, known=found)
     assert {control for control, (own, equal) in found.items() if own == equal} == set()
     assert {theory for theory, _ in found} >= {
         "attention_svm",

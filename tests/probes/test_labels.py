@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.functional import normalize
 
 from tests.cases import each_case
+from tests.problems.copies import few_copies
 from tests.problems.networks import Keep, theory_metrics, tokens
 from transformer_theory import measure, models, probe
 from transformer_theory.core.validation import as_labels
@@ -163,7 +164,8 @@ def test_functions_leave_out_samples_without_label():
     assert choice_information(choice, partly) == choice_information(choice[KNOWN], classes)
 
 
-def test_measuring_with_missing_labels():
+def test_measuring_with_missing_labels(monkeypatch):
+    few_copies(monkeypatch)
     model, partly = network(), torch.where(KNOWN, Y, -100)
     result = measure(model, X, partly, theories=["router"], networks=1)
     alone = measure(model, X[KNOWN], Y[KNOWN], theories=["router"], networks=1)

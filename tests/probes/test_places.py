@@ -42,20 +42,14 @@ def expected_of(weights, places, columns) -> tuple[float, float]:
     """
     masses, distances = [], []
     for A, place in zip(weights.double(), places):
-        on = [t for t in range(len(place)) if place[t] >= 0]
-        for q in on:
-            mass = distance = total = 0.0
-            for k in on:
-                if k == q:
-                    continue
-                a, b = (divmod(int(place[t]), columns) for t in (q, k))
-                far = ((a[0] - b[0]) ** 2 + (a[1] - b[1]) ** 2) ** 0.5
-                total += float(A[q, k])
-                distance += float(A[q, k]) * far
-                mass += float(A[q, k]) * (far == 1)
-            masses.append(mass / total)
-            distances.append(distance / total)
-    return sum(masses) / len(masses), sum(distances) / len(distances)
+        on = place >= 0
+        row, column = place[on] // columns, place[on] % columns
+        far = ((row[:, None] - row) ** 2 + (column[:, None] - column) ** 2).double().sqrt()
+        others = A[on][:, on].fill_diagonal_(0.0)
+        others = others / others.sum(1, keepdim=True)
+        masses.append((others * (far == 1)).sum(1))
+        distances.append((others * far).sum(1))
+    return float(torch.cat(masses).mean()), float(torch.cat(distances).mean())
 
 
 def check(model, x, places, size, **options) -> None:

@@ -91,13 +91,14 @@ def test_a_copy_made_inside_is_a_model_of_its_own():
 
 
 def test_no_tensor_is_kept_alive():
-    model = built(Net)
-    gc.collect()
+    def maps() -> list[torch.Tensor]:
+        return [x for x in gc.get_objects() if type(x) is torch.Tensor and x.shape[-2:] == (37, 37)]
+
+    model, before = built(Net), maps()
     with probe(model, [AttentionStatistics(), Geometry()]) as p, torch.no_grad():
         for _ in range(2):
             model(tokens(3, 37, 8))
-    maps = [x for x in gc.get_objects() if type(x) is torch.Tensor and x.shape[-2:] == (37, 37)]
-    assert not maps
+    assert len(maps()) <= len(before)
     assert len(p.result().table) == 2 * (2 * 2 * 4 + 2 * 3)
 
 

@@ -36,7 +36,6 @@ def test_nothing_of_a_pass_lives_after_it(gradients):
     sizes = {"image_size": 8, "patch_size": 4, "num_classes": 3, "dim": 8, "depth": 2, "heads": 2}
     network = build(lambda: ViT.for_images(**sizes), torch.Generator().manual_seed(0))
     metric = Watch()
-    gc.collect()
     gc.disable()
     try:
         with probe(network, [metric]) as p, torch.set_grad_enabled(gradients), p.accumulate():
@@ -77,15 +76,23 @@ def test_inputs_of_projections_live_until_no_queries_can_come_from_them(monkeypa
     counts = []
     finish = Emitter.finish
 
-    def counted(self, activations_of):
+    def hidden() -> set[int]:
+        """Addresses of the hidden features that are alive."""
         alive = [x for x in gc.get_objects() if type(x) is torch.Tensor and x.shape[-1:] == (29,)]
-        counts.append(len({x.untyped_storage().data_ptr() for x in alive if x.ndim == 3}))
+        return {x.untyped_storage().data_ptr() for x in alive if x.ndim == 3}
+
+    def counted(self, activations_of):
+        counts.append(len(hidden() - before))
         finish(self, activations_of)
 
     monkeypatch.setattr(Emitter, "finish", counted)
     model = build(Chain, torch.Generator().manual_seed(0)).eval()
-    gc.collect()
-    with probe(model, [AttentionStatistics(), Geometry()]), torch.no_grad():
-        model(torch.randn(3, 5, 6))
+    gc.disable()  # so that those of earlier tests stay where they are
+    try:
+        before = hidden()
+        with probe(model, [AttentionStatistics(), Geometry()]), torch.no_grad():
+            model(torch.randn(3, 5, 6))
+    finally:
+        gc.enable()
     assert len(counts) == 1
     assert counts[0] <= 2

@@ -13,9 +13,11 @@ import torch
 
 from transformer_theory.core.files import replacing
 from transformer_theory.core.result import Result
+from transformer_theory.core.table import Arrays
 from transformer_theory.data.image_data import Images
 from transformer_theory.probes import NoAttention
 from transformer_theory.training.augment import Augmentation
+from transformer_theory.training.image import loop
 from transformer_theory.training.image.loop import ProgressUpdate, train
 from transformer_theory.training.image.processes import Hardware
 from transformer_theory.training.image.saved import load
@@ -49,15 +51,17 @@ def trained(
     *,
     callback: Callable[[ProgressUpdate], None] = lambda update: None,
     channels: int = 1,
+    pictures: bool = False,
     **options,
 ) -> Result:
-    """Trains; without ``metrics``, which may be none, the network is not probed at all, which saves time."""
-    probing = (
-        contextlib.nullcontext()
-        if "metrics" in options
-        else patch.object(Monitor, "_measure", side_effect=NoAttention)
-    )
-    with probing:
+    """Trains; without ``metrics``, which may be none, and attention maps (``pictures``), the network is not
+    probed at all, which saves time.
+    """
+    with contextlib.ExitStack() as unprobed:
+        if "metrics" not in options:
+            unprobed.enter_context(patch.object(Monitor, "_measure", side_effect=NoAttention))
+            if not pictures:
+                unprobed.enter_context(patch.object(loop, "pictured", lambda *given, **named: Arrays()))
         data = (noise(channels=channels), noise(12, seed=1, channels=channels))
         return train(data, settings, folder, **{"hardware": CPU, "callback": callback, **options})
 

@@ -4,11 +4,13 @@ process for comparison.
 
 import contextlib
 import importlib
+import itertools
 import os
 import pickle
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import torch
@@ -16,6 +18,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from tests.problems.image_trainings import interrupting, trained, with_
 from transformer_theory.theories.rate_reduction.tasks import RateReduction
+from transformer_theory.training import fitting
 from transformer_theory.training.augment import Augmentation
 from transformer_theory.training.image import loop
 from transformer_theory.training.image.loop import ProgressUpdate
@@ -48,7 +51,7 @@ def losses(folder: Path, **options) -> list[float]:
         stopping(update)
 
     with contextlib.suppress(KeyboardInterrupt):
-        trained(folder, SETTINGS, callback=callback, **options)
+        trained(folder, SETTINGS, callback=callback, pictures=True, **options)
     return [*losses, *measured]
 
 
@@ -77,9 +80,12 @@ def gathered(folder: Path) -> tuple[list[float], int]:
 
 
 def timed(folder: Path) -> int:
-    """Steps in 1.8 seconds: a busy machine may take .3 seconds for one."""
+    """Steps in a minute by clocks that a reading moves by a second in one process, by two in the other."""
     steps: list[int] = []
-    trained(folder, with_(minutes=0.03, interval=10**6), callback=lambda update: steps.append(update.step))
+    readings = itertools.count(step=1 + int(os.environ["RANK"]))
+    clock = SimpleNamespace(perf_counter=lambda: float(next(readings)))
+    with patch.object(fitting, "time", clock):
+        trained(folder, with_(minutes=1.0, interval=10**6), callback=lambda update: steps.append(update.step))
     return steps[-1]
 
 

@@ -408,7 +408,7 @@ import hashlib
 
 with style():
     figure, (left, right) = axes(1, 2)
-    line(left, [0, 1, 2], [0.0, 1.0, 0.5], name="crate", label="$R^c$", null=0.1)
+    line(left, [0, 1, 2], [0.0, 1.0, 0.5], name="CRATE", label="$R^c$", null=0.1)
     label_ends(left)
     heatmap(right, [[0.0, 1.0], [2.0, float("nan")]], "ε")
     if __name__ == "__main__":

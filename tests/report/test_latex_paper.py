@@ -5,6 +5,7 @@ and figures for a column and a page, one page that shows them, and references in
 import re
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,18 @@ def stored():
     return found | {"a comparison": aggregate(result, theories=theories)}
 
 
+@pytest.fixture(scope="module")
+def macros_of(stored):
+    """The macros of stored results by their name, made once."""
+    return cache(lambda name: macros(stored[name]))
+
+
+@pytest.fixture(scope="module")
+def folder_of(stored):
+    """The folder of stored results by their name without figures, written once."""
+    return cache(lambda name: latex_folder(stored[name], drawn=draw([])))
+
+
 def compiled(folder, name):
     """Sets a document as its first line says, and returns its log and its text."""
     latex = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", name]
@@ -64,8 +77,8 @@ def compiled(folder, name):
 
 
 @pytest.mark.parametrize("name", STORED)
-def test_names_are_short_and_end_in_one_suffix(stored, name):
-    found = macros(stored[name])
+def test_names_are_short_and_end_in_one_suffix(macros_of, name):
+    found = macros_of(name)
     assert len(found) > 300
     assert max(len(macro.name) for macro in found) <= MAX_NAME == 40
     assert len({macro.name for macro in found}) == len(found)
@@ -95,11 +108,10 @@ def test_each_suffix_has_the_number_that_it_means():
     assert {suffix: of[base + suffix] for suffix in expected} == pytest.approx(expected)
 
 
-def test_the_ends_of_a_claim_are_those_of_its_share(stored):
+def test_the_ends_of_a_claim_are_those_of_its_share(stored, macros_of):
     """They were ``Low`` and ``High``, which read like the interval of the value."""
-    combined = stored["claims"]
-    found = {macro.name: macro for macro in macros(combined)}
-    claims = {checked.verification.id: checked.verification for checked in combined.claims}
+    found = {macro.name: macro for macro in macros_of("claims")}
+    claims = {checked.verification.id: checked.verification for checked in stored["claims"].claims}
     learnt = claims["graph_tokens/learnt"]
     assert not {"TTgraphtokenLearntLow", "TTgraphtokenLearntHigh"} & set(found)
     share = [found[f"TTgraphtokenLearntShare{end}"].value for end in ("Low", "High")]
@@ -111,9 +123,8 @@ def test_the_ends_of_a_claim_are_those_of_its_share(stored):
     assert found["TTattnsvmFactoredDirectionUndecided"].value == 1
 
 
-def test_a_claims_value_is_not_rounded_to_its_threshold(stored):
-    combined = stored["claims"]
-    found = {macro.name: macro for macro in macros(combined)}
+def test_a_claims_value_is_not_rounded_to_its_threshold(macros_of):
+    found = {macro.name: macro for macro in macros_of("claims")}
     for name, macro in found.items():
         if macro.suffix == "" and f"{name}Threshold" in found and 0.1 < abs(macro.value) < 10:
             threshold = found[f"{name}Threshold"].value
@@ -137,10 +148,10 @@ def test_intervals_lie_inside_the_bounds_of_their_quantity(stored, name):
             assert row.interval[1] <= 1 + 1e-9, row
 
 
-def test_the_index_lists_every_macro_with_its_meaning(stored):
-    text = index(stored["claims"])
+def test_the_index_lists_every_macro_with_its_meaning(folder_of, macros_of):
+    text = folder_of("claims")[0]["macros.html"].decode()
     listed = re.findall(r"<code>\\(TT\w+)</code>", text)
-    assert listed == [macro.name for macro in macros(stored["claims"])]
+    assert listed == [macro.name for macro in macros_of("claims")]
     assert '<input type="search"' in text
     assert all(meaning in text for suffix, meaning in SUFFIXES.items() if suffix in ("ShareLow", "Control"))
     assert "<b>" not in index(aggregate(Result("<b>", {"data": "<b>"}), theories=[]))
@@ -150,9 +161,9 @@ def test_the_index_lists_every_macro_with_its_meaning(stored):
 
 
 @pytest.mark.parametrize("name", STORED)
-def test_tables_have_a_line_per_theory_and_captions_name_one_commit(stored, name):
+def test_tables_have_a_line_per_theory_and_captions_name_one_commit(stored, folder_of, name):
     combined = stored[name]
-    made, failed = latex_folder(combined, drawn=draw([]))
+    made, failed = folder_of(name)
     assert failed == []
     assert set(made) >= {"table-column.tex", "table-page.tex", "sentences.tex", "macros.tex", "macros.html"}
     assert not {"appendix.tex", "provenance.tex", "crate.tex"} & set(made)
@@ -256,8 +267,8 @@ def test_entries_keep_all_authors_and_name_no_number_twice():
         assert not number or made.count(number) == 1, key
 
 
-def test_works_that_are_corrected_or_used_are_exported(stored):
-    text = latex_folder(stored["reach"], drawn=draw([]))[0]["references.bib"].decode()
+def test_works_that_are_corrected_or_used_are_exported(stored, folder_of):
+    text = folder_of("reach")[0]["references.bib"].decode()
     corrected = {
         checked.verification.corrected.key
         for checked in stored["reach"].claims
@@ -268,6 +279,6 @@ def test_works_that_are_corrected_or_used_are_exported(stored):
     methods = {"clopper1934use", "benjamini1995controlling"}
     for key in corrected | data | methods:
         assert f"{{{key}," in text, key
-    networks = latex_folder(stored["networks"], drawn=draw([]))[0]["references.bib"].decode()
+    networks = folder_of("networks")[0]["references.bib"].decode()
     assert "{westfall1993resampling," in networks
     assert "{clopper1934use," not in networks  # no claim was verified

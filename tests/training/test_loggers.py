@@ -42,7 +42,7 @@ def logged(folder: Path) -> tuple[list[dict[str, str]], dict[str, list[tuple[int
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
-    trained(folder, with_(interval=2), loggers=BOTH)
+    trained(folder, with_(interval=2), loggers=BOTH, pictures=True)
     return folder
 
 

@@ -14,7 +14,7 @@ records the outcome on all seeds.
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from statistics import median
 from typing import Any, Literal
@@ -453,7 +453,10 @@ class Verification(_Statement):
         The check has power only if its control fails. A control drops an assumption, so ``covered`` is
         ignored.
         """
-        verdicts = {replace(control, covered=True).verdict for control in self.controls}
+        verdicts = {
+            judge(control.value, control.op, control.threshold, converged=control.converged)
+            for control in self.controls
+        }
         return (
             "fails" if verdicts == {"violated"} else "passes" if "consistent" in verdicts else "inconclusive"
         )

@@ -4,6 +4,7 @@ import math
 import re
 import shlex
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -364,7 +365,12 @@ def portable_command(record: Mapping[str, Any]) -> str:
     """Returns the command of a provenance record, as a shell reads it; of absolute paths, which describe a
     machine, only the last parts.
     """
-    command = record.get("command", "")
+    return _portable(record.get("command", ""))
+
+
+@lru_cache
+def _portable(command: str) -> str:
+    """Returns a command without the folders of absolute paths; the macros of one result ask for it often."""
     try:
         words = shlex.split(command)
     except ValueError:  # not a command line, for example an apostrophe in a text

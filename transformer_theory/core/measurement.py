@@ -160,11 +160,8 @@ class Null:
     center: float | None = None
 
     def __post_init__(self):
-        object.__setattr__(
-            self,
-            "draws",
-            tuple(float(draw) for draw in self.draws if draw is not None and math.isfinite(draw)),
-        )
+        draws = filter(math.isfinite, [draw for draw in self.draws if draw is not None])
+        object.__setattr__(self, "draws", tuple(map(float, draws)))
 
     def __repr__(self) -> str:
         return f"Null({self.kind!r}, {len(self.draws)} draws, median {self.median:.4g})"

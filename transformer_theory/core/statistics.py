@@ -28,6 +28,7 @@ mean over many seeds of one accident of the labels would look like a finding.
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import combinations, product
 from typing import Any
 
@@ -260,8 +261,13 @@ def exchanged_networks(pseudo: Sequence[float] | Float[np.ndarray, " groups"]) -
     (-1.0, 1.0, -2.0)
     """
     values = np.asarray(pseudo, dtype=float)
-    signs = np.array([*product((1.0, -1.0), repeat=len(values))])[1:]
-    return Null(EXCHANGED, tuple((signs @ values / len(values)).tolist()))
+    return Null(EXCHANGED, tuple((_signs(len(values)) @ values / len(values)).tolist()))
+
+
+@lru_cache(maxsize=1)
+def _signs(groups: int) -> np.ndarray:
+    """All patterns of signs but the one without a minus; most differences have equally many groups."""
+    return np.array([*product((1.0, -1.0), repeat=groups)])[1:]
 
 
 def evenly_spaced(size: int, count: int) -> Int[Tensor, " chosen"]:

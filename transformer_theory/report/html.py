@@ -14,6 +14,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,17 +44,24 @@ MAX_ROWS = 10  # rows of a table that a notebook shows
 COLUMNS = ("theory", "kind", "data", "model", "setting", "rung", "layer", "head", "step", "seed", "quantity")
 
 
+@cache
 def environment() -> "Environment":
-    """Returns jinja's environment for the templates of this package; what they print is escaped."""
+    """Returns jinja's environment for the templates of this package, which it compiles once; what they print
+    is escaped.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    return Environment(
+    made = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters |= {"cell": cell, "mathml": mathml, "paragraphs": paragraphs}
+    made.filters |= {name: getattr(format, name) for name in FORMATS}
+    made.globals |= {"badge": badge, "threshold": format.threshold, "sortable": sortable}
+    return made
 
 
 def rendered(template: str, context: dict[str, Any]) -> str:
@@ -62,14 +70,12 @@ def rendered(template: str, context: dict[str, Any]) -> str:
     The content security policy of the page forbids requests and every script except its own, which it
     identifies by a SHA-256 digest.
     """
-    templates = environment()
-    templates.filters |= {"cell": cell, "mathml": mathml, "paragraphs": paragraphs}
-    templates.filters |= {name: getattr(format, name) for name in FORMATS}
-    templates.globals |= {"badge": badge, "threshold": format.threshold, "sortable": sortable}
     script = _joined(SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    page = templates.get_template(template).render(
-        {"style": _joined(SHEETS), "script": script, "script_hash": digest, **context}
+    page = (
+        environment()
+        .get_template(template)
+        .render({"style": _joined(SHEETS), "script": script, "script_hash": digest, **context})
     )
     # The first </style> is that of the page: the figures, which have their own, come later.
     return _glyphs_once(page.replace("</style>", f"{dark_sheet(page)}</style>", 1))

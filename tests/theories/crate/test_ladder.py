@@ -46,7 +46,7 @@ UNTRAINED_RUNGS = (
 )
 
 
-DRAWS, NETWORKS = 39, 3  # fewer draws than in the ladder, for speed
+DRAWS, NETWORKS = 19, 3  # fewer draws than in the ladder, for speed
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -13,6 +13,7 @@ from transformer_theory.models import ViT
 from transformer_theory.models.decoder import Decoder
 from transformer_theory.probes import NoAttention, probe
 from transformer_theory.theories import induction
+from transformer_theory.theories.induction import ladder
 from transformer_theory.theories.induction.in_networks import COPYING, POSITIONAL, limits_of, repeated_blocks
 from transformer_theory.theories.induction.ladder import BEST, LADDER, PREDICTED, measured
 from transformer_theory.theories.induction.learning import copy_accuracy, repeated_loss, repeated_patterns
@@ -266,7 +267,8 @@ def test_the_metric_reads_vision_transformers_too():
     assert len(p.result().table.select(quantity=POSITIONAL)) == 4
 
 
-def test_rungs():
+def test_rungs(monkeypatch):
+    monkeypatch.setattr(ladder, "DRAWS", 39)
     assert [rung.name for rung in LADDER.rungs if rung.covered] == ["weights by hand"]
     assert all(len(rung.name) <= 24 for rung in LADDER.rungs)
     row, predicted = LADDER.rungs[0].measure(generator())
@@ -292,7 +294,8 @@ def test_rungs():
     assert row.reason
 
 
-def test_a_model_of_the_user_is_a_rung():
+def test_a_model_of_the_user_is_a_rung(monkeypatch):
+    monkeypatch.setattr(ladder, "DRAWS", 3)  # of the first rung, which test_rungs measures
     torch.manual_seed(0)
     model = Decoder(vocabulary=30, dim=16, heads=2, hidden=16, depth=2)
     theory = induction.with_model(model, length=20, name="my decoder")

@@ -91,10 +91,12 @@ def test_words_are_printed_in_the_place_of_ids():
         scan_snap.analyse(*arrays, vocab_size=1000, words=words[:3])
 
 
-def test_random_next_tokens_are_learnt_by_heart_but_not_in_held_out_sequences(unchecked):
+def test_random_next_tokens_are_learnt_by_heart_but_not_in_held_out_sequences(unchecked, monkeypatch):
     """Distinctness in the learnt sequences passes its threshold on noise: descent learns by heart what is
     distinct by chance.
     """
+    # no order of tokens needs the flows
+    monkeypatch.setattr(on_data, "predictions", lambda *classes, **rates: ())
     held_out = learnt = 0
     for seed in range(6):
         generator = torch.Generator().manual_seed(seed)

@@ -172,7 +172,7 @@ def test_stiff_flows_end_with_an_error(monkeypatch):
         )
 
 
-@pytest.mark.parametrize("vocab_size", [10**6, 10**9, 10**12])
+@pytest.mark.parametrize("vocab_size", [10**6, 10**12])
 def test_logits_of_the_order_of_one_over_m_are_resolved(vocab_size: int):
     """Where M >> K the exact flow moves attention by about 1/M, and its rate cancels unless the common part
     of the decoder is separate.

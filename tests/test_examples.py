@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from transformer_theory.theories import THEORIES
+
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("plot_*.py"))
 RUN = """
 import os, runpy, sys, time
@@ -23,18 +25,19 @@ def processes():
     context = multiprocessing.get_context("forkserver")
     libraries = [
         "matplotlib.backends.backend_agg",
+        "matplotlib.pyplot",
+        "mpl_toolkits.mplot3d",
         "scipy.integrate",
         "sklearn.cluster",
         "sklearn.datasets",
         "torch._dynamo",
     ]
-    context.set_forkserver_preload(["transformer_theory", *libraries])
+    own = ["comparison", "core.plotting", *(f"theories.{name}" for name in THEORIES)]
+    context.set_forkserver_preload([*libraries, *(f"transformer_theory.{name}" for name in own)])
     return context
 
 
 def test_every_theory_has_an_example():
-    from transformer_theory.theories import THEORIES
-
     assert {path.stem for path in EXAMPLES} >= {f"plot_{name}" for name in THEORIES}
 
 

@@ -9,6 +9,7 @@ import pytest
 from benchmarks import null_networks
 from benchmarks.null_networks import PLANTED, measured, said, split, untrained
 from transformer_theory import measure
+from transformer_theory.comparison import user_models
 from transformer_theory.comparison.judged import Quantity, headlines, quantities
 from transformer_theory.core.judgement import ONE_NETWORK, judge
 from transformer_theory.core.measurement import Measurement, Null
@@ -17,17 +18,29 @@ from transformer_theory.core.statistics import COPIES, EQUAL_SCALE, RANGE_DRAWS
 from transformer_theory.metrics.named_tokens import SINK_MASS
 from transformer_theory.metrics.networks import FEATURE_RANK
 from transformer_theory.probes import measure as measuring
+from transformer_theory.probes.cost import Cost
 from transformer_theory.report.sentences import network_statements, other_outcomes
 from transformer_theory.theories import choose, list_theories
 
 THEORIES = ["scan_snap", "joma", "length", "collapse"]
 COPIES_DRAWN = 39
+estimate = user_models.estimate
+estimates: list[Cost] = []
 
 
 @pytest.fixture(autouse=True)
 def _few_theories(unchecked, monkeypatch):
+    """Few theories, and one estimate of memory and time, since all networks have the same sizes."""
+
+    def once(*given, **options):
+        if not estimates:
+            estimates.append(estimate(*given, **options))
+        return estimates[0]
+
     def few(network, inputs, labels, **options):
-        return measure(network, inputs, labels, theories=THEORIES, **options)
+        with monkeypatch.context() as patch:
+            patch.setattr(user_models, "estimate", once)
+            return measure(network, inputs, labels, theories=THEORIES, **options)
 
     monkeypatch.setattr(null_networks, "measure", few)
 

@@ -116,7 +116,11 @@ images = functools.cache(tt.data.images)
 # What the functions of the blocks are given, whatever the page gives them: no line of a page states a number
 # that depends on it.
 LESS = {
-    "transformer_theory": {"compare": {"steps": 2, "claim_seeds": 0, "seeds": 2}, "verify": {"seeds": (0,)}},
+    "transformer_theory": {
+        "compare": {"steps": 2, "claim_seeds": 0, "seeds": 2},
+        "reach": {"seeds": 1},
+        "verify": {"seeds": (0,)},
+    },
     "transformer_theory.theories.chain_of_thought": {
         "split": {"train": 640, "test": 20},
         "train": {"steps": 2},

@@ -59,13 +59,16 @@ def formulas(text: str) -> list[str]:
 
 
 def measure(theory: Theory, data: TokenData, draws: int = 19) -> Result:
-    """A theory on data, as in ``compare``: unsupported data give one row with a reason."""
+    """A theory on data, as in ``compare``, with models that are trained for few steps: unsupported data give
+    one row with a reason.
+    """
     assert theory.on_data is not None
     problem = theory.on_data.read(data)
     if isinstance(problem, Unsupported):
         row = Measurement(theory.name, "on data", theory.on_data.headline, None, reason=problem.reason)
         return Result("compare", table=Table([row]), sources=theory.sources)
-    table, arrays = collect(theory.on_data.measure(problem, generator(), draws=draws))
+    with few_steps():
+        table, arrays = collect(theory.on_data.measure(problem, generator(), draws=draws))
     return Result("compare", table=table, arrays=arrays, sources=theory.sources)
 
 
@@ -74,11 +77,7 @@ def measured(theory: Theory, name: str = "complete") -> Result:
     """The result on one of DATA, computed once for all tests."""
     data = DATA[name]()
     before = [tensor.clone() for tensor in fields_of(data)]
-    if name == "complete":
-        result = measure(theory, data)
-    else:
-        with few_steps():
-            result = measure(theory, data, draws=2)
+    result = measure(theory, data) if name == "complete" else measure(theory, data, draws=2)
     assert all(torch.equal(was, now) for was, now in zip(before, fields_of(data), strict=True)), (
         "the data were changed"
     )

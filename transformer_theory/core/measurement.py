@@ -114,7 +114,8 @@ def permutation_p(
     # Draws that differ from the value by rounding only count as equal to it, which can only raise the
     # p-value.
     margin = 1e-12 * max(abs(value), abs(predicted or 0.0))
-    return (1 + sum(other >= extreme - margin for other in others)) / (1 + len(draws))
+    least = extreme - margin
+    return (1 + sum([other >= least for other in others])) / (1 + len(draws))
 
 
 def extremeness(
@@ -160,8 +161,10 @@ class Null:
     center: float | None = None
 
     def __post_init__(self):
-        draws = filter(math.isfinite, [draw for draw in self.draws if draw is not None])
-        object.__setattr__(self, "draws", tuple(map(float, draws)))
+        draws = tuple(self.draws)
+        if set(map(type, draws)) != {float}:  # most nulls have thousands of draws, and are made many times
+            draws = tuple(float(draw) for draw in draws if draw is not None)
+        object.__setattr__(self, "draws", tuple(filter(math.isfinite, draws)))
 
     def __repr__(self) -> str:
         return f"Null({self.kind!r}, {len(self.draws)} draws, median {self.median:.4g})"
@@ -206,7 +209,10 @@ class Null:
         count = len(known)
         if not known or count < len(nulls) or len({(null.kind, len(null.draws)) for null in known}) > 1:
             return None
-        draws = tuple(sum(draws) / count for draws in zip(*(null.draws for null in known)))
+        if count == 1:
+            draws = tuple([0.0 + draw for draw in known[0].draws])  # as a sum, which turns -0.0 into 0.0
+        else:
+            draws = tuple(sum(draws) / count for draws in zip(*(null.draws for null in known)))
 
         def mean(numbers: Iterable[float | None]) -> float | None:
             found = [number for number in numbers if number is not None]

@@ -447,8 +447,9 @@ def equals_its_draws(value: float | None, null: Null) -> bool:
     value = value if null.value is None else null.value
     if value is None or not null.draws:
         return False
-    largest = max(abs(each) for each in (value, *null.draws))
-    return all(abs(draw - value) <= ROUNDING * largest for draw in null.draws)
+    ends = (null.low, null.high)
+    largest = max(abs(each) for each in (value, *ends))
+    return all(abs(end - value) <= ROUNDING * largest for end in ends)
 
 
 def smallest_p(null: Null, networks: int = 1) -> float:
@@ -475,7 +476,7 @@ def reason_without_p(row: Measurement, networks: int = 1) -> str:
     if row.side == "==" and row.predicted is None:
         return "the theory does not predict a number"
     draws = len(row.null.draws)
-    if len(set(row.null.draws)) == 1 or equals_its_draws(row.value, row.null):
+    if row.null.low == row.null.high or equals_its_draws(row.value, row.null):
         return "no p-value: all draws of the null are equal"
     limit = LEVEL if row.null.kind in COPIES else SMALLEST_P
     smallest = smallest_p(row.null, networks)

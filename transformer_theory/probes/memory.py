@@ -33,18 +33,26 @@ class TensorMemory(TorchDispatchMode):
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        for storage in _storages((args, kwargs)):
-            self._note(storage, 0)
+        self._note_all(args, new=False)
+        self._note_all(kwargs.values(), new=False)
         result = operation(*args, **kwargs)
-        for storage in _storages(result):
-            self._note(storage, storage.nbytes())
+        self._note_all((result,), new=True)
         return result
+
+    def _note_all(self, values: Iterable[Any], *, new: bool) -> None:
+        """Counts the tensors among the arguments or results of an operation, which may be lists of them."""
+        for value in values:
+            if isinstance(value, Tensor):
+                if value.layout == torch.strided and not value.is_meta:
+                    storage = value.untyped_storage()
+                    if id(storage) not in self._known:
+                        self._note(storage, storage.nbytes() if new else 0)
+            elif isinstance(value, list | tuple):
+                self._note_all(value, new=new)
 
     def _note(self, storage: torch.UntypedStorage, size: int) -> None:
         """Counts a storage that is seen for the first time."""
         key = id(storage)
-        if key in self._known:
-            return
 
         def freed(reference: weakref.ref) -> None:
             if self._known.get(key) is reference:

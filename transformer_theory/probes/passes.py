@@ -98,6 +98,8 @@ def measure_metrics(
             run(model, batch.inputs)
 
     def placed(row: Measurement) -> Measurement:
-        return replace(row, n=n if row.n is None else row.n, step=None if step is None else row.step)
+        changed = {"n": n} if row.n is None and n is not None else {}
+        changed |= {"step": None} if row.step is not None and step is None else {}
+        return replace(row, **changed) if changed else row
 
     return [placed(row) for row in p.rows], [placed(row) for row in p.unmeasured()]

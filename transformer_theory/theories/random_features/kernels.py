@@ -50,9 +50,9 @@ def arc_cosine(
 def _arc_cosine(inner: Tensor, left: Tensor, right: Tensor) -> Tensor:
     norms = left * right
     # Rounding may push the cosine beyond 1, where the arc cosine is not a number.
-    cosine = (inner / norms.clamp_min(torch.finfo(inner.dtype).tiny)).clamp(-1, 1)
+    cosine = (inner / norms.clamp_min(torch.finfo(inner.dtype).tiny)).clamp_(-1, 1)
     angle = cosine.acos()
-    return norms / (2 * math.pi) * (angle.sin() + (math.pi - angle) * cosine)
+    return norms / (2 * math.pi) * (math.pi - angle).mul_(cosine).add_(angle.sin())
 
 
 @in_range
@@ -85,11 +85,9 @@ def attention_kernel(
         keys = 1 + torch.einsum("nid,mjd->nmij", part[:, 1:], y[:, 1:])
         inner = queries[start : start + rows, :, None, None] * keys
         if spread:
-            inner = (
-                inner + spread**2 * _correlations(part)[:, None, :, None] * _correlations(y)[None, :, None, :]
-            )
+            inner += spread**2 * _correlations(part)[:, None, :, None] * _correlations(y)[None, :, None, :]
         values = _arc_cosine(inner, norms[0][start : start + rows, None, :, None], norms[1][None, :, None, :])
-        parts.append((values * keys).mean((2, 3)))
+        parts.append(values.mul_(keys).mean((2, 3)))
     return torch.cat(parts)
 
 

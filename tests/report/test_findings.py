@@ -15,7 +15,7 @@ from transformer_theory.core.judgement import OUTCOMES
 from transformer_theory.core.math_text import escape, plain, prose
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.result import Result
-from transformer_theory.core.statistics import UNTRAINED
+from transformer_theory.core.statistics import EQUAL_SCALE, UNTRAINED
 from transformer_theory.core.table import Table
 from transformer_theory.report import effects, tables
 from transformer_theory.report.judged_figures import matrix
@@ -245,6 +245,9 @@ def test_leads_are_what_is_as_predicted_networks_first():
         ),
     ]
     assert leads(found(*on_data(JOMA, (0.19, 0.2, 0.21)))) == []  # within its null
+    copies = Null(EQUAL_SCALE, tuple(np.random.default_rng(2).normal(10.0, 1.0, 99)))
+    ((_, text),) = leads(found(*in_network(SVM, (30.0, 31.0, 32.0), nulls=(copies,))))
+    assert text.endswith("in ViT (31 against 9.99 in copies)")
     four = [*in_network(JOMA, (30.0, 31.0, 32.0)), *in_network(theory("crate"), (30.0, 31.0, 32.0))]
     assert len(leads(found(*on_digits, *both, *four))) == MAX_LEADS
 

@@ -453,10 +453,7 @@ class Verification(_Statement):
         The check has power only if its control fails. A control drops an assumption, so ``covered`` is
         ignored.
         """
-        verdicts = {
-            judge(control.value, control.op, control.threshold, converged=control.converged)
-            for control in self.controls
-        }
+        verdicts = {judge(one.value, one.op, one.threshold, converged=one.converged) for one in self.controls}
         return (
             "fails" if verdicts == {"violated"} else "passes" if "consistent" in verdicts else "inconclusive"
         )

@@ -211,7 +211,7 @@ def _in_networks(cells: Sequence[Finding], total: int) -> Iterator[str]:
             shown = [c for c in tested if (c.judged.outcome, c.judged.side) == (outcome, side)]
             if not shown:
                 continue
-            where = _listed(shown, total)
+            where = _listed(shown, total, named=outcome != "not significant")
             if outcome == "not significant":
                 yield f"{name} cannot be distinguished from {_chance(shown)} in {where}"
             elif outcome == "as predicted":
@@ -240,13 +240,17 @@ def _about_labels(cells: Sequence[Finding]) -> str:
     return f", beyond training on permuted labels{where}"
 
 
-def _listed(cells: Sequence[Finding], total: int) -> str:
-    """Names the networks, with the span of the values and that of the medians of the null."""
+def _listed(cells: Sequence[Finding], total: int, *, named: bool) -> str:
+    """Names the networks, with the span of the values and that of the medians of the null; ``named``: copies
+    of equal scale are named, too.
+    """
     row = cells[0].judged.row
     models = [cell.model for cell in cells]
     names = f"all {total} networks" if len(cells) == total > 1 else joined(models)
     medians = [cell.judged.row.null.median for cell in cells if cell.judged.row.null is not None]
-    return f"{names} ({span([cell.judged.compared for cell in cells], row)} against {span(medians, row)})"
+    of_copies = named and row.null is not None and row.null.kind == EQUAL_SCALE
+    values = span([cell.judged.compared for cell in cells], row)
+    return f"{names} ({values} against {span(medians, row)}{' in copies' if of_copies else ''})"
 
 
 def span(numbers: Sequence[float | None], row: Measurement) -> str:

@@ -52,7 +52,7 @@ def _arc_cosine(inner: Tensor, left: Tensor, right: Tensor) -> Tensor:
     # Rounding may push the cosine beyond 1, where the arc cosine is not a number.
     cosine = (inner / norms.clamp_min(torch.finfo(inner.dtype).tiny)).clamp_(-1, 1)
     angle = cosine.acos()
-    return norms / (2 * math.pi) * (math.pi - angle).mul_(cosine).add_(angle.sin())
+    return norms / (2 * math.pi) * (angle.sin() + (math.pi - angle) * cosine)
 
 
 @in_range

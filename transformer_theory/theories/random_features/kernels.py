@@ -87,7 +87,7 @@ def attention_kernel(
         if spread:
             inner += spread**2 * _correlations(part)[:, None, :, None] * _correlations(y)[None, :, None, :]
         values = _arc_cosine(inner, norms[0][start : start + rows, None, :, None], norms[1][None, :, None, :])
-        parts.append(values.mul_(keys).mean((2, 3)))
+        parts.append((values * keys).mean((2, 3)))
     return torch.cat(parts)
 
 

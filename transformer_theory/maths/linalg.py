@@ -250,7 +250,7 @@ def small_logdet(
     Args:
         diagonal: A_ii, ``[*batch, m]``.
         factor: Cholesky factor L of I + A, ``[*batch, m, m]``. The logarithms are those of
-            L_ii^2 = 1 + A_ii - sum_(j<i) |L_ij|^2.
+            ``L_ii^2 = 1 + A_ii - sum_(j<i) |L_ij|^2``.
     """
     return (diagonal - factor.tril(-1).abs().square().sum(-1)).log1p().sum(-1)
 

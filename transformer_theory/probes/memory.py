@@ -5,7 +5,7 @@ work space inside an operation is not seen.
 """
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -42,11 +42,10 @@ class TensorMemory(TorchDispatchMode):
     def _note_all(self, values: Iterable[Any], *, new: bool) -> None:
         """Counts the tensors among the arguments or results of an operation, which may be lists of them."""
         for value in values:
-            if isinstance(value, Tensor):
-                if value.layout == torch.strided and not value.is_meta:
-                    storage = value.untyped_storage()
-                    if id(storage) not in self._known:
-                        self._note(storage, storage.nbytes() if new else 0)
+            if _has_storage(value):
+                storage = value.untyped_storage()
+                if id(storage) not in self._known:
+                    self._note(storage, storage.nbytes() if new else 0)
             elif isinstance(value, list | tuple):
                 self._note_all(value, new=new)
 
@@ -64,15 +63,15 @@ class TensorMemory(TorchDispatchMode):
         self.peak = max(self.peak, self.live)
 
 
-def _storages(tree: Any) -> Iterator[torch.UntypedStorage]:
-    for leaf in tree_leaves(tree):
-        if isinstance(leaf, Tensor) and leaf.layout == torch.strided and not leaf.is_meta:
-            yield leaf.untyped_storage()
+def _has_storage(value: Any) -> bool:
+    """Whether a value is a tensor with one block of memory: neither sparse nor without data."""
+    return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_meta
 
 
 def state_bytes(objects: Iterable[Any]) -> int:
     """Returns the bytes of the tensors in the attributes of objects, every storage once."""
-    storages = (storage for each in objects for storage in _storages(vars(each)))
+    leaves = (leaf for each in objects for leaf in tree_leaves(vars(each)))
+    storages = (leaf.untyped_storage() for leaf in leaves if _has_storage(leaf))
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..comparison.judged import Findings
 from ..core.judgement import Judged
 from ..core.plotting import blank, plain, style
-from .judged_figures import ALARM, GREY, INK, PAPER_COLUMN, RULE, WIDTH
+from .judged_figures import ALARM, DASHES, GREY, INK, PAPER_COLUMN, RULE, WIDTH
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -139,7 +139,7 @@ def _panel(
     small = {"fontsize": SMALL, "color": GREY, "ha": "center"}
     name = textwrap.fill(plain(title), max(12, round((right - left) / 0.047)))
     ax.text((left + right) / 2, top - 0.05, name, va="bottom", linespacing=1.0, **small)
-    for mark, dashes in ((0.0, "-"), (1.0, (0, (2, 1.4)))):
+    for mark, dashes in ((0.0, "-"), (1.0, DASHES)):
         ax.plot([x(mark)] * 2, (top, bottom), color=GREY, linewidth=0.6, linestyle=dashes, zorder=1)
         ax.text(x(mark), bottom + 0.04, f"{mark:g}", va="top", **small)
     for y, cell in cells:

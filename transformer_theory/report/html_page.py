@@ -176,7 +176,7 @@ def _found(combined: Aggregate, changed: Sequence[Judged]) -> dict[str, Any] | N
     return {
         "side_by_side": None if side is None else side_by_side.table(side),
         "overview": overview(found, combined.theories) if side is None else (),
-        "leads": said[:MAX_LEADS] if side is not None else leads(found) or said[:MAX_LEADS],
+        "leads": (leads(found) if side is None else ()) or said[:MAX_LEADS],
         "statements": said,
         "figure": figure,
         "caption": "Headlines of the theories (rows) on data and in networks (columns). "

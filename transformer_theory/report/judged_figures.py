@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, GREY, RULE, ALARM = "#2B3138", "#5F6973", "#D5D9DE", "#B3261E"
+NULL, SECOND, SECOND_EDGE = "#C9CED5", "#F2D9A6", "#A67C1F"  # bars of the null and of a second one
+DASHES = (0, (2, 1.4))  # line of a prediction
 MARKS: dict[Outcome, tuple[str, str]] = {  # mark of an outcome, and its meaning
     "not significant": ("≈ ", "not significant"),
     "matched by a second null": ("~ ", "matched by a second null"),
@@ -167,21 +169,19 @@ def _cell(
     ax.plot((left, left + width), (y, y), color="#E4E7EB", linewidth=0.8, zorder=1)
     if row.null is not None and row.null.draws:
         low, high = x(row.null.low), x(row.null.high)
-        ax.fill_between(
-            (low, max(high, low + 0.01)), y - 0.055, y + 0.055, color="#C9CED5", linewidth=0, zorder=2
-        )
+        ax.fill_between((low, max(high, low + 0.01)), y - 0.055, y + 0.055, color=NULL, linewidth=0, zorder=2)
         ax.plot([x(row.null.median)] * 2, (y - 0.075, y + 0.075), color=GREY, linewidth=1, zorder=3)
     if judged.second is not None and judged.second.draws:
         low, high = x(judged.second.low), x(judged.second.high)
         box = ((low, low, max(high, low + 0.01), max(high, low + 0.01)), (y, y + 0.055, y + 0.055, y))
-        ax.fill(*box, facecolor="#F2D9A6", edgecolor="#A67C1F", linewidth=0.6, zorder=2.5)
+        ax.fill(*box, facecolor=SECOND, edgecolor=SECOND_EDGE, linewidth=0.6, zorder=2.5)
     if row.predicted is not None:
         ax.plot(
             [x(row.predicted)] * 2,
             (y - 0.085, y + 0.085),
             color=INK,
             linewidth=0.9,
-            linestyle=(0, (2, 1.4)),
+            linestyle=DASHES,
             zorder=3,
         )
     if judged.on_noise is not None:
@@ -247,11 +247,11 @@ def _mark(cell: Finding) -> str:
 def _matrix_legend(ax: "Axes", height: float) -> None:
     y, texts = height - MATRIX_LEGEND / 2 + 0.03, {"fontsize": MATRIX_TINY, "va": "center", "color": INK}
     ax.plot((0, MATRIX_WIDTH), (height - MATRIX_LEGEND, height - MATRIX_LEGEND), color=RULE, linewidth=0.7)
-    ax.fill_between((0.03, 0.2), y - 0.045, y + 0.045, color="#C9CED5", linewidth=0)
+    ax.fill_between((0.03, 0.2), y - 0.045, y + 0.045, color=NULL, linewidth=0)
     ax.text(0.24, y, "null (networks: equal scale)", **texts)
-    ax.fill_between((1.42, 1.59), y - 0.03, y + 0.03, facecolor="#F2D9A6", edgecolor="#A67C1F", linewidth=0.6)
+    ax.fill_between((1.42, 1.59), y - 0.03, y + 0.03, facecolor=SECOND, edgecolor=SECOND_EDGE, linewidth=0.6)
     ax.text(1.63, y, "second null", **texts)
-    ax.plot([2.5] * 2, (y - 0.07, y + 0.07), color=INK, linewidth=0.9, linestyle=(0, (2, 1.4)))
+    ax.plot([2.5] * 2, (y - 0.07, y + 0.07), color=INK, linewidth=0.9, linestyle=DASHES)
     ax.text(2.55, y, "prediction", **texts)
     ax.plot((3.1, 3.28), (y, y), color=INK, linewidth=1.4)
     ax.plot([3.19], [y], marker="o", markersize=4.2, color=INK)

@@ -13,7 +13,19 @@ from ..core import format
 from ..core.judgement import Judged, in_words
 from ..core.measurement import Null
 from ..core.plotting import blank, plain, style
-from .judged_figures import ALARM, GREY, INK, RULE, WIDTH, inches, shade
+from .judged_figures import (
+    ALARM,
+    DASHES,
+    GREY,
+    INK,
+    NULL,
+    RULE,
+    SECOND,
+    SECOND_EDGE,
+    WIDTH,
+    inches,
+    shade,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,9 +35,8 @@ NAME, LEFT, RIGHT, WORDS = 1.36, 2.74, 5.24, 5.86  # inches from the left: rungs
 ROW, LINE, GAP, AXIS = 0.185, 0.16, 0.08, 0.25  # inches: rows, lines of the key, gaps, labels of the axis
 TITLE, SIZE, SMALL = 7.8, 7.0, 6.4  # font sizes, points
 FIRST, FURTHER = 0.32, 0.19  # half the height of a bar, rows
-GREY_BAR = {"facecolor": "#C9CED5", "edgecolor": "#C9CED5", "linewidth": 0.9}
-YELLOW_BAR = {"facecolor": "#F2D9A6", "edgecolor": "#A67C1F", "linewidth": 0.9}
-DASHES = (0, (2, 1.4))
+GREY_BAR = {"facecolor": NULL, "edgecolor": NULL, "linewidth": 0.9}
+YELLOW_BAR = {"facecolor": SECOND, "edgecolor": SECOND_EDGE, "linewidth": 0.9}
 TONES = {"as predicted": shade(0.8), "opposite": ALARM}  # of dots and words; others are hollow and grey
 
 

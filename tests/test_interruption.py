@@ -304,7 +304,10 @@ def runs(number: int) -> bool:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc")
 def test_workers_end_with_the_last_command(monkeypatch, capsys):
-    """They are kept from block to block, and the command would wait until each has ended by itself."""
+    """Those of joblib are kept from block to block, and the command would wait until each has ended by
+    itself.
+    """
+    monkeypatch.setattr("transformer_theory.core.parallel.FORKS", False)
 
     def of_joblib() -> set[int]:
         found = children(os.getpid())
@@ -324,6 +327,13 @@ def test_workers_end_with_the_last_command(monkeypatch, capsys):
     while of_joblib() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not of_joblib()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
+def test_forked_workers_end_with_their_command():
+    before = children(os.getpid())
+    assert main(["verify", "joma/gradient", "--seeds", "2", "--workers", "2"]) == 0
+    assert not children(os.getpid()) - before
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc")

@@ -2,15 +2,22 @@
 cluster.
 """
 
+import contextlib
+import multiprocessing
 import os
+import signal
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from transformer_theory import comparison
 from transformer_theory.core import listeners, parallel
 from transformer_theory.core.errors import Infeasible
 from transformer_theory.core.experiment import RandomExperiment, sweep
@@ -68,17 +75,97 @@ def test_one_worker_has_one_thread_and_keeps_the_order(alone):
     assert "workers" not in alone.settings
 
 
-def test_two_processes_give_the_same_rows(alone):
+@pytest.fixture(params=["forked", "fresh"])
+def kind(request, monkeypatch) -> str:
+    """Forked processes, or new interpreters, as on systems without forks."""
+    monkeypatch.setattr(parallel, "FORKS", parallel.FORKS and request.param == "forked")
+    return request.param
+
+
+def test_two_processes_give_the_same_rows(alone, kind):
     two = Spectra().run(workers=2)
     assert same(two, alone)
     assert two.provenance["workers"] == 2
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_an_error_comes_back_whole(number):
+def test_an_error_comes_back_whole(number, kind):
     with pytest.raises(Infeasible, match="no solution for seed 3") as caught, parallel.workers(number):
-        sweep(_fail, [{"seed": 3}])
+        sweep(_fail, [{"seed": 3}, {"seed": 3}])
     assert caught.value.certificate.tolist() == [1.0, 1.0]
+
+
+forked_only = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
+
+
+@forked_only
+def test_forked_processes_share_the_objects_of_this_one():
+    """Neither the function nor its argument can be pickled."""
+    weights, lock = torch.arange(3.0), threading.Lock()
+
+    def total(*, scale: float, lock: Any) -> tuple[float, int]:
+        return scale * float(weights.sum()), os.getpid()
+
+    with parallel.workers(2):
+        found = [*parallel.stream(total, [{"scale": scale, "lock": lock} for scale in (1.0, 2.0, 3.0)])]
+    assert [value for value, _ in found] == [3.0, 6.0, 9.0]
+    assert os.getpid() not in {pid for _, pid in found}
+
+
+@forked_only
+def test_a_call_inside_a_call_stays_in_its_process():
+    def inner(*, number: int) -> int:
+        return os.getpid()
+
+    def outer(*, number: int) -> tuple[int, set[int]]:
+        return os.getpid(), {*parallel.stream(inner, [{"number": each} for each in range(3)])}
+
+    with parallel.workers(2):
+        for own, others in parallel.stream(outer, [{"number": 0}, {"number": 1}]):
+            assert others == {own} != {os.getpid()}
+
+
+@forked_only
+@pytest.mark.parametrize("asked", [0, 1])
+def test_forked_processes_end_with_the_block_whatever_is_unfinished(asked):
+    before = {*multiprocessing.active_children()}
+    with parallel.workers(2):
+        results = parallel.stream(_sleep, [{"seconds": seconds} for seconds in (0.0, 90.0, 90.0)])
+        for _ in range(asked):
+            next(results)
+        assert len({*multiprocessing.active_children()} - before) == 2
+        left = time.monotonic()
+    assert time.monotonic() - left < 60
+    assert {*multiprocessing.active_children()} == before
+
+
+@forked_only
+@pytest.mark.parametrize("run", [parallel.stream, parallel.as_completed])
+def test_a_process_that_the_system_ends_is_named_in_one_line(run):
+    with (
+        pytest.raises(ChildProcessError, match=r"got one that was ended.*; choose fewer workers"),
+        parallel.workers(2),
+    ):
+        list(run(lambda *, number: os.kill(os.getpid(), signal.SIGKILL), [{"number": 0}, {"number": 1}]))
+
+
+@forked_only
+def test_calls_on_an_accelerator_have_fresh_processes(monkeypatch):
+    """A forked process cannot use an accelerator that its parent has used."""
+    chosen = []
+
+    @contextlib.contextmanager
+    def workers(number, kind):
+        chosen.append((number, kind))
+        raise InterruptedError
+        yield
+
+    monkeypatch.setattr(parallel, "workers", workers)
+    monkeypatch.setattr(comparison, "usable_device", lambda device: None)
+    for device in ("cpu", "cuda:1"):
+        with pytest.raises(InterruptedError):
+            comparison.compare("digits", ["joma"], networks=[], device=device, workers=2)
+    assert chosen == [(2, "forked"), (2, "fresh")]
 
 
 def test_progress_reaches_the_listener():
@@ -99,7 +186,7 @@ def _announce(number: int, heard: Path) -> int:
     return number
 
 
-def test_progress_of_worker_processes_arrives_while_they_work(tmp_path):
+def test_progress_of_worker_processes_arrives_while_they_work(tmp_path, kind):
     events = []
 
     def listen(text: str) -> None:
@@ -149,7 +236,7 @@ def _interrupted() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*cancelled:UserWarning")
-def test_an_interruption_between_two_results_does_not_wait_for_the_workers():
+def test_an_interruption_between_two_results_does_not_wait_for_the_workers(kind):
     with pytest.raises(KeyboardInterrupt) as caught:
         _interrupted()
     assert time.monotonic() - caught.value.args[0] < 40

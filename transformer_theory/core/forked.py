@@ -6,6 +6,7 @@ two threads, which wait for each other after every operation.
 """
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import signal
@@ -16,6 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from functools import partial
+from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 import torch
@@ -54,11 +56,22 @@ def forked(work: Callable[[T], R], processes: int) -> Iterator[Callable[[T], Cal
     if processes == 1:
         yield lambda argument: partial(work, argument)
         return
-    context = multiprocessing.get_context("fork")
+    with forked_pool(work, processes) as submit:
+        yield lambda argument: submit(argument).result
+
+
+@contextlib.contextmanager
+def forked_pool(work: Callable[[T], R], processes: int) -> Iterator[Callable[[T], Future[R]]]:
+    """Runs calls of a function in forked processes, as :func:`forked` does; yields ``submit(argument) ->
+    future``.
+
+    The processes are killed at the end of the block: whoever wants the result of a call waits for it inside.
+    """
+    context, started = multiprocessing.get_context("fork"), set[BaseProcess]()
     with ProcessPoolExecutor(processes, context, initializer=_prepare, initargs=(work, os.getpid())) as pool:
 
-        def begin(argument: T) -> Callable[[], R]:
-            call = Future[R]()
+        def submit(argument: T) -> Future[R]:
+            call, others = Future[R](), {*multiprocessing.active_children()}
             with warnings.catch_warnings():
                 # Python 3.12: locks that other threads hold stay locked in the new process, which uses none
                 warnings.filterwarnings("ignore", ".*use of fork", DeprecationWarning)
@@ -66,17 +79,22 @@ def forked(work: Callable[[T], R], processes: int) -> Iterator[Callable[[T], Cal
                     call = pool.submit(_call, argument)
                 except BrokenExecutor as error:  # another call has ended its process already
                     call.set_exception(error)
-            return call.result
+            if not started:  # the first call forks all processes
+                started.update({*multiprocessing.active_children()} - others)
+            return call
 
         try:
-            yield begin
+            yield submit
         finally:
+            for process in started:
+                process.kill()
             pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _prepare(work: Callable[[Any], Any], parent: int) -> None:
     """Prepares a forked process."""
     _work.append(work)
+    gc.freeze()  # a garbage collection writes to every object that it looks at, and its page is then copied
     for number in (signal.SIGINT, signal.SIGTERM):  # the handlers of the parent are not those of a worker
         signal.signal(number, signal.SIG_DFL)
     end_with(parent)

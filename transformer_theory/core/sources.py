@@ -59,7 +59,7 @@ Status = Literal["", "confirmed", "second-hand", "not found", "own"]
 """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Source:
     """A place in the literature.
 

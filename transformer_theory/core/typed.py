@@ -15,7 +15,8 @@ def typed(record: T) -> T:
     Raises:
         ValueError: a field has another type.
     """
-    check_types(type(record), vars(record))
+    names = [field.name for field in dataclasses.fields(record)]  # pyright: ignore[reportArgumentType]
+    check_types(type(record), {name: getattr(record, name) for name in names})
     return record
 
 

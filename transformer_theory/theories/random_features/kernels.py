@@ -29,7 +29,7 @@ from torch import Tensor
 from ...core.validation import converted, in_range, number
 
 Inputs = Float[Tensor, "n tokens d"]
-CHUNK = 2**24  # entries of the largest temporary array
+CHUNK = 2**17  # entries of the largest temporary array: several stay in the processor's cache
 LARGEST = 1e45  # the kernel has degree 6 in the tokens, so larger ones would overflow
 
 

@@ -40,7 +40,7 @@ from ...core.statistics import fixed_generator
 from ...core.validation import converted, in_range
 
 PERMUTED = "permuted sequences at each position"
-CHUNK = 2**24  # numbers that one chunk of draws gathers
+CHUNK = 2**20  # numbers that one chunk of draws gathers
 NORMAL = (1e-15, 1e15)  # norms of tokens whose squares are in range
 
 

@@ -307,7 +307,6 @@ def test_workers_end_with_the_last_command(monkeypatch, capsys):
     """Those of joblib are kept from block to block, and the command would wait until each has ended by
     itself.
     """
-    monkeypatch.setattr("transformer_theory.core.parallel.FORKS", False)
 
     def of_joblib() -> set[int]:
         found = children(os.getpid())
@@ -327,13 +326,6 @@ def test_workers_end_with_the_last_command(monkeypatch, capsys):
     while of_joblib() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not of_joblib()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
-def test_forked_workers_end_with_their_command():
-    before = children(os.getpid())
-    assert main(["verify", "joma/gradient", "--seeds", "2", "--workers", "2"]) == 0
-    assert not children(os.getpid()) - before
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc")

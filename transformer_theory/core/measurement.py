@@ -139,7 +139,7 @@ def extremeness(
     return [sign * value for value in values], [sign * draw for draw in draws]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Null:
     """The null distribution of a quantity: its values at chance level.
 
@@ -351,7 +351,7 @@ def coordinates_text(at: Mapping[str, Coordinate]) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Measurement:
     """One measured number, with the theory's prediction and the place where it was measured.
 

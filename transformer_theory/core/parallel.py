@@ -9,6 +9,7 @@ slower on several threads than on one, and many times slower on a busy machine, 
 import contextlib
 import functools
 import os
+import pickle
 import sys
 import tempfile
 import threading
@@ -21,9 +22,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import IO, Any, Literal, ParamSpec, TypeVar
 
+import torch
+
 from .allocator import give_back_freed_memory
 from .cluster import Cluster, connected
-from .forked import end_with, forked_pool
+from .forked import end_with, forked_pool, may_fork
 from .listeners import listener, progress, progress_listener
 from .threads import one_thread
 
@@ -31,7 +34,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 PROGRESS_INTERVAL = 0.5  # seconds between two looks at the lines of progress of the workers
 UNNAMED = os.path.isdir("/proc/self/fd")
-FORKS = sys.platform == "linux"  # elsewhere the libraries behind torch do not survive a fork
 _begun = False  # whether worker processes of this machine were begun
 
 
@@ -135,7 +137,17 @@ def _in_forks(
 
     def call(number: int) -> T:
         _active.set(Workers(1))  # a call inside the call runs in the same process
-        result = _call(function, settings[number], place)
+        with contextlib.ExitStack() as inside:
+            if "joblib" in sys.modules:  # its processes belong to the parent
+                from joblib import parallel_config
+
+                inside.enter_context(parallel_config(backend="sequential"))
+            try:
+                result = _call(function, settings[number], place)
+            except Exception as error:
+                if (portable := _portable(error)) is error:
+                    raise
+                raise portable from error
         give_back_freed_memory()  # the largest call would otherwise decide how much every process keeps
         return result
 
@@ -158,6 +170,15 @@ def _results(calls: deque[Future[T]], ordered: bool, pool: contextlib.ExitStack)
             yield _received(calls.popleft())
 
 
+def _portable(error: Exception) -> Exception:
+    """Returns an error that another process can read: this one, or its type and text."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # errors of users need not be picklable
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
 def _received(call: Future[T]) -> T:
     """Waits for a result, and gives back the memory through which it came.
 
@@ -166,7 +187,9 @@ def _received(call: Future[T]) -> T:
     """
     try:
         result = call.result()
-    except BrokenExecutor:
+    except BrokenExecutor as error:
+        if error.__cause__ is not None:  # the error of the call, or a result that cannot be read here
+            raise
         raise ChildProcessError(
             "every worker process must live until its call is done, got one that was ended from outside, as "
             "the system does when memory runs out; choose fewer workers"
@@ -244,15 +267,15 @@ def _append(path: str, real: str, line: str) -> None:
 
 
 @contextlib.contextmanager
-def workers(number: int | str | None, kind: Literal["forked", "fresh"] = "forked") -> Iterator[Workers]:
+def workers(number: int | str | None, kind: Literal["fresh", "forked"] = "fresh") -> Iterator[Workers]:
     """Makes :func:`stream` and :func:`sweep` use these workers inside the block.
 
     Args:
         number: number of processes on this machine, or address of a dask scheduler ("tcp://host:8786", see
-            :mod:`.cluster`); None keeps the active joblib context.
-        kind: "forked" under Linux: processes that share the memory of this one, so that nothing is imported
-            again and a third of the memory suffices. "fresh", and elsewhere: new interpreters, kept by joblib
-            for the next block. Calls that use an accelerator or several threads need them.
+            :mod:`.cluster`); None keeps the active workers or joblib context.
+        kind: "fresh": new interpreters, which joblib keeps for the next block. "forked": processes for calls
+            on one thread of the CPU, which share the memory of this one, so that nothing is imported again;
+            results are taken inside the block, and must be picklable. Where forks do not work they are fresh.
     Raises:
         ValueError: the number is less than 1, the address has another form, dask is not installed, or a
             worker runs another version.
@@ -266,14 +289,21 @@ def workers(number: int | str | None, kind: Literal["forked", "fresh"] = "forked
             raise ValueError(
                 f"workers must be a number of at least 1, or the address of a dask scheduler, got {number}"
             )
+        elif number is None and (outer := _active.get()) is not None and outer.place == "forked":
+            active = outer
         elif number == 1 or (number is None and "joblib" not in sys.modules):
             active = Workers(1)
-        elif number is not None and kind == "forked" and FORKS:
+        elif number is not None and kind == "forked" and _forks():
             active = Workers(number, block=stack)
         else:
             active = Workers(stack.enter_context(_processes(number)), "joblib")
         stack.callback(_active.reset, _active.set(active))
         yield active
+
+
+def _forks() -> bool:
+    # A parent that has used an accelerator leaves threads of autograd that a forked process lacks.
+    return may_fork() and not torch.accelerator.is_available()
 
 
 @contextlib.contextmanager

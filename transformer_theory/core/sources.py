@@ -59,7 +59,7 @@ Status = Literal["", "confirmed", "second-hand", "not found", "own"]
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Source:
     """A place in the literature.
 

@@ -117,7 +117,7 @@ def train_seeds(
     outcomes: list[Outcome] = []
     with (
         _reserved(folder),
-        parallel.workers(workers, "fresh") as active,
+        parallel.workers(workers) as active,
         _meeting(folder) if cluster else contextlib.nullcontext() as meeting,
     ):
         if active.cluster is not None:

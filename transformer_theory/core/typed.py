@@ -15,8 +15,7 @@ def typed(record: T) -> T:
     Raises:
         ValueError: a field has another type.
     """
-    names = [field.name for field in dataclasses.fields(record)]  # pyright: ignore[reportArgumentType]
-    check_types(type(record), {name: getattr(record, name) for name in names})
+    check_types(type(record), {name: getattr(record, name) for name, _, _ in _fields(type(record))})
     return record
 
 

@@ -35,8 +35,8 @@ PRELOADED = [
 ]
 
 
-@pytest.fixture(scope="module")
-def cluster():
+@contextlib.contextmanager
+def two_workers():
     """Two worker processes, which dask replaces when they die. They are forks of a process that has imported
     the library.
     """
@@ -60,9 +60,23 @@ def cluster():
             yield cluster
         finally:
             patience.undo()
-            # the last test has closed the scheduler, which the workers miss
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # a scheduler that a test has closed
                 cluster.close(timeout=1)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with two_workers() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def mortal_cluster():
+    """The cluster of one test, which closes its scheduler: in a run on several processes other tests may come
+    after it.
+    """
+    with two_workers() as cluster:
+        yield cluster
 
 
 def test_a_sweep_gives_the_same_rows(cluster):
@@ -285,12 +299,10 @@ def test_dask_is_an_extra(monkeypatch):
         pass
 
 
-def test_a_scheduler_that_dies_leaves_what_was_finished(cluster, tmp_path, capsys, monkeypatch):
-    """The last test of the cluster. First a ledger, then a ladder and a training are in the middle of their
-    work when it dies.
-    """
+def test_a_scheduler_that_dies_leaves_what_was_finished(mortal_cluster, tmp_path, capsys, monkeypatch):
+    """First a ledger, then a ladder and a training are in the middle of their work when it dies."""
     (tmp_path / "killed").touch()  # no worker dies here
-    address, claims = cluster.scheduler_address, lost_workers.claims(tmp_path / "killed")
+    address, claims = mortal_cluster.scheduler_address, lost_workers.claims(tmp_path / "killed")
     monkeypatch.setattr("transformer_theory.theories.claims", lambda name: claims)
     out = tmp_path / "ledger"
     command = ["verify", "toy", "--seeds", "3", "--out", str(out)]
@@ -306,7 +318,7 @@ def test_a_scheduler_that_dies_leaves_what_was_finished(cluster, tmp_path, capsy
     def close(line: str) -> None:
         if "(2 of 8)" in line:
             with contextlib.suppress(Exception):
-                cluster.sync(cluster.scheduler.close)
+                mortal_cluster.sync(mortal_cluster.scheduler.close)
 
     theory, folder = lost_workers.theory(tmp_path / "killed"), tmp_path / "reach"
     with pytest.raises(

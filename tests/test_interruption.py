@@ -304,7 +304,9 @@ def runs(number: int) -> bool:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc")
 def test_workers_end_with_the_last_command(monkeypatch, capsys):
-    """They are kept from block to block, and the command would wait until each has ended by itself."""
+    """Those of joblib are kept from block to block, and the command would wait until each has ended by
+    itself.
+    """
 
     def of_joblib() -> set[int]:
         found = children(os.getpid())

@@ -2,15 +2,24 @@
 cluster.
 """
 
+import contextlib
+import itertools
+import multiprocessing
 import os
+import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import torch
 
+from transformer_theory import comparison
 from transformer_theory.core import listeners, parallel
 from transformer_theory.core.errors import Infeasible
 from transformer_theory.core.experiment import RandomExperiment, sweep
@@ -68,17 +77,206 @@ def test_one_worker_has_one_thread_and_keeps_the_order(alone):
     assert "workers" not in alone.settings
 
 
-def test_two_processes_give_the_same_rows(alone):
-    two = Spectra().run(workers=2)
+@pytest.fixture(params=["fresh", "forked"])
+def kind(request) -> Literal["fresh", "forked"]:
+    """The kind of the processes."""
+    return request.param
+
+
+def test_two_processes_give_the_same_rows(alone, kind):
+    with parallel.workers(2, kind):
+        two = Spectra().run()
     assert same(two, alone)
     assert two.provenance["workers"] == 2
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_an_error_comes_back_whole(number):
-    with pytest.raises(Infeasible, match="no solution for seed 3") as caught, parallel.workers(number):
-        sweep(_fail, [{"seed": 3}])
+def test_an_error_comes_back_whole(number, kind):
+    with pytest.raises(Infeasible, match="no solution for seed 3") as caught, parallel.workers(number, kind):
+        sweep(_fail, [{"seed": 3}, {"seed": 3}])
     assert caught.value.certificate.tolist() == [1.0, 1.0]
+
+
+forked_only = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
+
+
+@forked_only
+def test_forked_processes_share_the_objects_of_this_one():
+    """Neither the function nor its argument can be pickled."""
+    weights, lock = torch.arange(3.0), threading.Lock()
+
+    def total(*, scale: float, lock: Any) -> tuple[float, int]:
+        return scale * float(weights.sum()), os.getpid()
+
+    with parallel.workers(2, "forked"):
+        found = [*parallel.stream(total, [{"scale": scale, "lock": lock} for scale in (1.0, 2.0, 3.0)])]
+    assert [value for value, _ in found] == [3.0, 6.0, 9.0]
+    assert os.getpid() not in {pid for _, pid in found}
+
+
+@forked_only
+def test_a_call_inside_a_call_stays_in_its_process():
+    def inner(*, number: int) -> int:
+        return os.getpid()
+
+    def outer(*, number: int) -> tuple[int, set[int]]:
+        return os.getpid(), {*parallel.stream(inner, [{"number": each} for each in range(3)])}
+
+    with parallel.workers(2, "forked"):
+        for own, others in parallel.stream(outer, [{"number": 0}, {"number": 1}]):
+            assert others == {own} != {os.getpid()}
+
+
+@forked_only
+@pytest.mark.parametrize("asked", [0, 1])
+def test_forked_processes_end_with_the_block_whatever_is_unfinished(asked):
+    before = {*multiprocessing.active_children()}
+    with parallel.workers(2, "forked"):
+        results = parallel.stream(_sleep, [{"seconds": seconds} for seconds in (0.0, 90.0, 90.0)])
+        for _ in range(asked):
+            next(results)
+        assert len({*multiprocessing.active_children()} - before) == 2
+        left = time.monotonic()
+    assert time.monotonic() - left < 60
+    assert {*multiprocessing.active_children()} == before
+
+
+@forked_only
+@pytest.mark.parametrize("run", [parallel.stream, parallel.as_completed])
+def test_a_process_that_the_system_ends_is_named_in_one_line(run):
+    def end(*, number: int) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with (
+        pytest.raises(ChildProcessError, match=r"got one that was ended.*; choose fewer workers"),
+        parallel.workers(2, "forked"),
+    ):
+        list(run(end, [{"number": 0}, {"number": 1}]))
+
+
+LARGE = """
+import sys
+from transformer_theory.core import parallel
+
+def large(*, number):
+    return bytes(2**28)
+
+for error in (None, ValueError, KeyboardInterrupt):
+    try:
+        with parallel.workers(2, "forked"):
+            next(parallel.stream(large, [{"number": number} for number in range(4)]))
+            if error is not None:
+                raise error
+    except (ValueError, KeyboardInterrupt):
+        print("left", flush=True)
+"""
+
+
+@forked_only
+def test_a_block_is_left_while_a_process_sends_a_large_result():
+    """It is killed in the middle of a message, whose end nobody may wait for."""
+    run = subprocess.run([sys.executable, "-c", LARGE], capture_output=True, text=True, timeout=240)
+    assert run.stdout.splitlines() == ["left", "left"], run.stderr
+
+
+@forked_only
+def test_blocks_of_several_threads_do_not_disturb_each_other():
+    found: dict[int, list[int]] = {}
+
+    def work(*, number: int) -> int:
+        time.sleep(0.05)
+        return number
+
+    def block(offset: int) -> None:
+        with parallel.workers(2, "forked"):
+            settings = [{"number": offset + number} for number in range(4)]
+            found[offset] = [*parallel.stream(work, settings)]
+
+    threads = [threading.Thread(target=block, args=(offset,)) for offset in (0, 10, 20, 30)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {offset: [offset + number for number in range(4)] for offset in (0, 10, 20, 30)}
+
+
+@forked_only
+@pytest.mark.parametrize("error", [OSError("no memory"), KeyboardInterrupt()])
+def test_a_fork_that_fails_leaves_no_process(monkeypatch, error):
+    before, fork, forks = {*multiprocessing.active_children()}, os.fork, itertools.count(1)
+
+    def second_fails() -> int:
+        if next(forks) == 2:
+            raise error
+        return fork()
+
+    monkeypatch.setattr(os, "fork", second_fails)
+    with pytest.raises(type(error)), parallel.workers(2, "forked"):
+        list(parallel.stream(_sleep, [{"seconds": 0.0}, {"seconds": 0.0}]))
+    assert {*multiprocessing.active_children()} == before
+
+
+class Unreadable(Exception):
+    """Pickle calls its class with one argument."""
+
+    def __init__(self, what: str, where: str):
+        super().__init__(f"{what} in {where}")
+
+
+def _unreadable(*, number: int) -> None:
+    raise Unreadable("a fault", f"call {number}")
+
+
+@forked_only
+def test_an_error_that_cannot_be_sent_keeps_its_text():
+    with pytest.raises(RuntimeError, match="Unreadable: a fault in call 0"), parallel.workers(2, "forked"):
+        list(parallel.stream(_unreadable, [{"number": 0}, {"number": 1}]))
+
+
+@forked_only
+def test_joblib_inside_a_call_stays_in_its_process():
+    from joblib import Parallel, delayed
+
+    assert Parallel(n_jobs=2)(delayed(abs)(number) for number in (-1, -2)) == [1, 2]
+
+    def inner(*, number: int) -> list[int]:
+        return Parallel(n_jobs=2)(delayed(abs)(each) for each in (-number, number))
+
+    with parallel.workers(2, "forked"):
+        assert [*parallel.stream(inner, [{"number": 1}, {"number": 2}])] == [[1, 1], [2, 2]]
+
+
+@forked_only
+def test_processes_are_forked_where_that_works(monkeypatch):
+    def kind() -> str:
+        with parallel.workers(2, "forked") as active:
+            return str(active.place)
+
+    assert kind() == "forked"
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    assert kind() == "joblib"
+    monkeypatch.undo()
+    monkeypatch.setattr(parallel, "may_fork", lambda: False)
+    assert kind() == "joblib"
+
+
+@forked_only
+def test_calls_on_an_accelerator_have_fresh_processes(monkeypatch):
+    """A forked process cannot use an accelerator that its parent has used."""
+    chosen = []
+
+    @contextlib.contextmanager
+    def workers(number, kind):
+        chosen.append((number, kind))
+        raise InterruptedError
+        yield
+
+    monkeypatch.setattr(parallel, "workers", workers)
+    monkeypatch.setattr(comparison, "usable_device", lambda device: None)
+    for device in ("cpu", "cuda:1"):
+        with pytest.raises(InterruptedError):
+            comparison.compare("digits", ["joma"], networks=[], device=device, workers=2)
+    assert chosen == [(2, "forked"), (2, "fresh")]
 
 
 def test_progress_reaches_the_listener():
@@ -99,7 +297,7 @@ def _announce(number: int, heard: Path) -> int:
     return number
 
 
-def test_progress_of_worker_processes_arrives_while_they_work(tmp_path):
+def test_progress_of_worker_processes_arrives_while_they_work(tmp_path, kind):
     events = []
 
     def listen(text: str) -> None:
@@ -107,7 +305,7 @@ def test_progress_of_worker_processes_arrives_while_they_work(tmp_path):
         (tmp_path / text).touch()
 
     settings = [{"number": number, "heard": tmp_path} for number in range(4)]
-    with parallel.workers(2), listeners.progress_listener(listen):
+    with parallel.workers(2, kind), listeners.progress_listener(listen):
         for result in parallel.stream(_announce, settings):
             events.append(result)
     assert {event for event in events if isinstance(event, str)} == {
@@ -141,17 +339,17 @@ def test_a_single_threaded_function_restores_the_threads():
         torch.set_num_threads(before)
 
 
-def _interrupted() -> None:
-    with parallel.workers(2):
+def _interrupted(kind: Literal["fresh", "forked"]) -> None:
+    with parallel.workers(2, kind):
         results = parallel.stream(_sleep, [{"seconds": seconds} for seconds in (0.0, 60.0, 60.0)])
         next(results)
         raise KeyboardInterrupt(time.monotonic())
 
 
 @pytest.mark.filterwarnings("ignore:.*cancelled:UserWarning")
-def test_an_interruption_between_two_results_does_not_wait_for_the_workers():
+def test_an_interruption_between_two_results_does_not_wait_for_the_workers(kind):
     with pytest.raises(KeyboardInterrupt) as caught:
-        _interrupted()
+        _interrupted(kind)
     assert time.monotonic() - caught.value.args[0] < 40
 
 

@@ -94,7 +94,7 @@ def compare_theories(options: argparse.Namespace) -> int:
             ).write_into(folder)
             progress("writing the report")
             result = Result.load(folder)  # from the stored files, as the command `report` does
-            with workers(processes):  # those of the comparison, which are still running
+            with workers(processes, "forked"):  # they share the result
                 report.write(result, folder)
     console().print(terminal.summary(result))
     networks = terminal.networks(result)

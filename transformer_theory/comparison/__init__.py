@@ -27,6 +27,7 @@ Stored results are pooled by :mod:`.pooling`; their headlines, rungs and network
 :mod:`.judged`.
 """
 
+import importlib
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -133,7 +134,7 @@ def compare(
     claims = [claim for theory in theories for claim in theory.claims if claim.cost == "quick"]
     with (
         torch.random.fork_rng(devices=[]),
-        parallel.workers(workers),
+        parallel.workers(workers, "forked" if torch.device(device).type == "cpu" else "fresh") as active,
         threads.one_thread(),
         shown(progress, "compare"),
     ):
@@ -152,6 +153,8 @@ def compare(
             f"{plan.data.name}: {len(theories)} theories, {len(recipes)} small networks, {len(plan.claims)} "
             "claims"
         )
+        if plan.trained and active.place == "forked":  # they have what was imported; optimisers import this
+            importlib.import_module("torch._dynamo")
         running = completed(plan.jobs())
         on_stored: View = []
         if stored:  # they are measured in this process while others work on the jobs

@@ -6,6 +6,8 @@ two threads, which wait for each other after every operation.
 """
 
 import contextlib
+import copy
+import gc
 import multiprocessing
 import os
 import signal
@@ -16,10 +18,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from functools import partial
+from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 import torch
 
+from .allocator import give_back_freed_memory
 from .threads import one_thread
 
 T = TypeVar("T")
@@ -29,11 +33,16 @@ _work: list[Callable[[Any], Any]] = []  # in a forked process: the function that
 
 def processes_for(device: torch.device) -> int:
     """Returns the number of processes that may be forked for work on a device: one for each thread of torch
-    on a CPU under Linux; elsewhere 1, as the libraries behind torch do not survive a fork there. The workers
-    of a pool have no children.
+    on a CPU under Linux, elsewhere 1.
     """
-    forks = device.type == "cpu" and sys.platform == "linux" and not multiprocessing.current_process().daemon
-    return torch.get_num_threads() if forks else 1
+    return torch.get_num_threads() if device.type == "cpu" and may_fork() else 1
+
+
+def may_fork() -> bool:
+    """Returns whether this process may be forked: under Linux, as elsewhere the libraries behind torch do not
+    survive it, and unless it is a worker of a pool, which has no children.
+    """
+    return sys.platform == "linux" and not multiprocessing.current_process().daemon
 
 
 @contextlib.contextmanager
@@ -54,10 +63,32 @@ def forked(work: Callable[[T], R], processes: int) -> Iterator[Callable[[T], Cal
     if processes == 1:
         yield lambda argument: partial(work, argument)
         return
-    context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(processes, context, initializer=_prepare, initargs=(work, os.getpid())) as pool:
+    with forked_pool(work, processes) as submit:
+        yield lambda argument: submit(argument).result
 
-        def begin(argument: T) -> Callable[[], R]:
+
+@contextlib.contextmanager
+def forked_pool(work: Callable[[T], R], processes: int) -> Iterator[Callable[[T], Future[R]]]:
+    """Runs calls of a function in forked processes, as :func:`forked` does; yields ``submit(argument) ->
+    future``.
+
+    The processes are killed at the end of the block: whoever wants the result of a call waits for it inside.
+    """
+    give_back_freed_memory()  # it would be that of every process
+    fork = multiprocessing.get_context("fork")
+    context, started = copy.copy(fork), list[BaseProcess]()
+
+    def process(**options: Any) -> BaseProcess:
+        started.append(fork.Process(**options))
+        return started[-1]
+
+    context.Process = process  # pyright: ignore[reportAttributeAccessIssue]
+    with ProcessPoolExecutor(processes, context, initializer=_prepare, initargs=(work, os.getpid())) as pool:
+        # The ends of the workers: while this process holds one too, a message that a killed worker has begun
+        # never ends, and whoever reads it waits forever.
+        ends: Any = (pool._call_queue._reader, pool._result_queue._writer)  # pyright: ignore[reportAttributeAccessIssue]
+
+        def submit(argument: T) -> Future[R]:
             call = Future[R]()
             with warnings.catch_warnings():
                 # Python 3.12: locks that other threads hold stay locked in the new process, which uses none
@@ -66,17 +97,26 @@ def forked(work: Callable[[T], R], processes: int) -> Iterator[Callable[[T], Cal
                     call = pool.submit(_call, argument)
                 except BrokenExecutor as error:  # another call has ended its process already
                     call.set_exception(error)
-            return call.result
+            for end in ends:  # the first call has forked all processes
+                end.close()
+            return call
 
         try:
-            yield begin
+            yield submit
         finally:
+            for each in started:
+                if each.is_alive():
+                    each.kill()
             pool.shutdown(wait=True, cancel_futures=True)
+            for each in started:
+                if each.pid is not None:  # if a fork was interrupted, the pool does not wait for the others
+                    each.join()
 
 
 def _prepare(work: Callable[[Any], Any], parent: int) -> None:
     """Prepares a forked process."""
     _work.append(work)
+    gc.freeze()  # a garbage collection writes to every object that it looks at, and its page is then copied
     for number in (signal.SIGINT, signal.SIGTERM):  # the handlers of the parent are not those of a worker
         signal.signal(number, signal.SIG_DFL)
     end_with(parent)

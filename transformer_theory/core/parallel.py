@@ -9,17 +9,24 @@ slower on several threads than on one, and many times slower on a busy machine, 
 import contextlib
 import functools
 import os
+import pickle
 import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import BrokenExecutor, Future
+from concurrent.futures import as_completed as as_done
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import IO, Any, ParamSpec, TypeVar
+from dataclasses import dataclass, field
+from typing import IO, Any, Literal, ParamSpec, TypeVar
 
+import torch
+
+from .allocator import give_back_freed_memory
 from .cluster import Cluster, connected
-from .forked import end_with
+from .forked import end_with, forked_pool, may_fork
 from .listeners import listener, progress, progress_listener
 from .threads import one_thread
 
@@ -36,13 +43,22 @@ class Workers:
 
     Attributes:
         count: number of processes.
-        cluster: the dask cluster to which they belong; None for processes of this machine.
+        place: where they are: "forked", processes of this machine that share the memory of this one, or this
+            process alone; "joblib", those of the active joblib context; or the dask cluster to which they
+            belong.
         used: whether a sweep used them.
+        block: what ends with the block of :func:`workers`: the forked processes.
     """
 
     count: int
-    cluster: Cluster | None = None
+    place: Literal["forked", "joblib"] | Cluster = "forked"
     used: bool = False
+    block: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """The dask cluster; None for processes of this machine."""
+        return None if isinstance(self.place, str) else self.place
 
 
 _active: ContextVar[Workers | None] = ContextVar("active", default=None)
@@ -85,10 +101,10 @@ def _submit(function: Callable[..., T], settings: Iterable[dict[str, Any]], retu
     if active and active.cluster:
         found = active.cluster.calls(function, list(settings), ordered=True, listener=listener())
         return (result for _, result in found)
-    if "joblib" not in sys.modules:  # so no context is active; its import takes as long as a quick claim
+    forked = active if active and active.place == "forked" else None
+    # without joblib no context of it is active; its import takes as long as a quick claim
+    if forked.count == 1 if forked else active is None and "joblib" not in sys.modules:
         return (_call(function, setting, None) for setting in settings)
-    from joblib import Parallel, delayed
-
     # Workers append their lines of progress to a file of this machine, which a thread of this process reads.
     # Under Linux it has no name, and they find it among the files of this process: nothing is left if that is
     # killed.
@@ -97,11 +113,88 @@ def _submit(function: Callable[..., T], settings: Iterable[dict[str, Any]], retu
         lines = (tempfile.TemporaryFile if UNNAMED else tempfile.NamedTemporaryFile)("r")
         path = f"/proc/{os.getpid()}/fd/{lines.fileno()}" if UNNAMED else lines.name
         place = path, os.path.realpath(path)
-    # Any: joblib's annotation does not cover return_as.
-    results: Any = Parallel(return_as=return_as)(
-        delayed(_call)(function, setting, place) for setting in settings
-    )
+    if forked:
+        results: Any = _in_forks(function, list(settings), place, forked, ordered=return_as == "generator")
+    else:
+        from joblib import Parallel, delayed
+
+        # Any: joblib's annotation does not cover return_as.
+        results = Parallel(return_as=return_as)(
+            delayed(_call)(function, setting, place) for setting in settings
+        )
     return results if lines is None else _with_progress(results, lines)
+
+
+def _in_forks(
+    function: Callable[..., T],
+    settings: list[dict[str, Any]],
+    place: tuple[str, str] | None,
+    active: Workers,
+    *,
+    ordered: bool,
+) -> Iterator[T]:
+    """Submits the calls to forked processes and returns an iterator over their results."""
+
+    def call(number: int) -> T:
+        _active.set(Workers(1))  # a call inside the call runs in the same process
+        with contextlib.ExitStack() as inside:
+            if "joblib" in sys.modules:  # its processes belong to the parent
+                from joblib import parallel_config
+
+                inside.enter_context(parallel_config(backend="sequential"))
+            try:
+                result = _call(function, settings[number], place)
+            except Exception as error:
+                if (portable := _portable(error)) is error:
+                    raise
+                raise portable from error
+        give_back_freed_memory()  # the largest call would otherwise decide how much every process keeps
+        return result
+
+    with contextlib.ExitStack() as stack:
+        submit = stack.enter_context(forked_pool(call, max(1, min(active.count, len(settings)))))
+        calls = deque(submit(number) for number in range(len(settings)))
+        pool = stack.pop_all()
+    active.block.push(pool)
+    return _results(calls, ordered, pool)
+
+
+def _results(calls: deque[Future[T]], ordered: bool, pool: contextlib.ExitStack) -> Iterator[T]:
+    """Yields the results, in order or as soon as they are there, and forgets them."""
+    with pool:
+        if not ordered:
+            waiting, calls = as_done(calls), deque()
+            yield from map(_received, waiting)
+        while calls:
+            yield _received(calls.popleft())
+
+
+def _portable(error: Exception) -> Exception:
+    """Returns an error that another process can read: this one, or its type and text."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # errors of users need not be picklable
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _received(call: Future[T]) -> T:
+    """Waits for a result, and gives back the memory through which it came.
+
+    Raises:
+        ChildProcessError: the system has ended a process.
+    """
+    try:
+        result = call.result()
+    except BrokenExecutor as error:
+        if error.__cause__ is not None:  # the error of the call, or a result that cannot be read here
+            raise
+        raise ChildProcessError(
+            "every worker process must live until its call is done, got one that was ended from outside, as "
+            "the system does when memory runs out; choose fewer workers"
+        ) from None
+    give_back_freed_memory()
+    return result
 
 
 def _with_progress(results: Iterator[T], lines: IO[str]) -> Iterator[T]:
@@ -173,12 +266,15 @@ def _append(path: str, real: str, line: str) -> None:
 
 
 @contextlib.contextmanager
-def workers(number: int | str | None) -> Iterator[Workers]:
+def workers(number: int | str | None, kind: Literal["fresh", "forked"] = "fresh") -> Iterator[Workers]:
     """Makes :func:`stream` and :func:`sweep` use these workers inside the block.
 
     Args:
         number: number of processes on this machine, or address of a dask scheduler ("tcp://host:8786", see
-            :mod:`.cluster`); None keeps the active joblib context.
+            :mod:`.cluster`); None keeps the active workers or joblib context.
+        kind: "fresh": new interpreters, which joblib keeps for the next block. "forked": processes for calls
+            on one thread of the CPU, which share the memory of this one, so that nothing is imported again;
+            results are taken inside the block, and must be picklable. Where forks do not work they are fresh.
     Raises:
         ValueError: the number is less than 1, the address has another form, dask is not installed, or a
             worker runs another version.
@@ -192,12 +288,21 @@ def workers(number: int | str | None) -> Iterator[Workers]:
             raise ValueError(
                 f"workers must be a number of at least 1, or the address of a dask scheduler, got {number}"
             )
-        elif number in (None, 1) and "joblib" not in sys.modules:
+        elif number is None and (outer := _active.get()) is not None and outer.place == "forked":
+            active = outer
+        elif number == 1 or (number is None and "joblib" not in sys.modules):
             active = Workers(1)
+        elif number is not None and kind == "forked" and _forks():
+            active = Workers(number, block=stack)
         else:
-            active = Workers(stack.enter_context(_processes(number)))
+            active = Workers(stack.enter_context(_processes(number)), "joblib")
         stack.callback(_active.reset, _active.set(active))
         yield active
+
+
+def _forks() -> bool:
+    # A parent that has used an accelerator leaves threads of autograd that a forked process lacks.
+    return may_fork() and not torch.accelerator.is_available()
 
 
 @contextlib.contextmanager

@@ -30,7 +30,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..core.allocator import give_back_freed_memory
 from ..core.forked import forked
 from ..core.format import counted
 from ..core.intervention import Control, Intervention, NotChanged
@@ -325,9 +324,6 @@ def draw_controls(
             except (ValueError, RuntimeError) as error:
                 drawing.error = error
             done += drawing.n * drawing.applied.seconds
-
-    if processes > 1:
-        give_back_freed_memory()  # it would be that of every process
 
     def drawn(task: tuple[int, int, int]) -> dict[str, np.ndarray] | None:
         which, number, n = task

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import nn
 
-from ..core.allocator import give_back_freed_memory
 from ..core.forked import forked
 from ..core.journal import Pieces
 from ..core.measurement import Measurement
@@ -118,8 +117,6 @@ def measure_randomised(
     def number_of(kind: str) -> str:
         return f"{len(found.networks.get(kind, ()))} of {planned[kind]} copies"
 
-    if processes > 1:
-        give_back_freed_memory()  # it would be that of every process
     with forked(measured, processes) as begin:
         for kind, number in _order(planned):
             if kind in found.reasons or (copies is None and kind != UNTRAINED):

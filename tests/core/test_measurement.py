@@ -2,8 +2,10 @@
 stored.
 """
 
+import copy
 import json
 import math
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -283,3 +285,22 @@ def test_a_further_null_without_a_mean_stays_without_draws():
     means = Null.means_of(rows)
     assert [(null.kind, null.draws) for null in means] == [("first", (0.0, 1.0)), ("second", ())]
     assert Null.means_of([replace(row, nulls=row.nulls[1:]) for row in rows]) == ()
+
+
+def test_rows_survive_pickle_and_copies():
+    row = Measurement(
+        "toy",
+        "figure",
+        "x",
+        0.5,
+        nulls=(Null("permuted", (0.1, 0.2), stopped=True),),
+        side=">=",
+        source=Source("tian2023scan", "Thm. 2"),
+        at={"n": 5},
+    )
+    for other in (pickle.loads(pickle.dumps(row)), copy.copy(row), copy.deepcopy(row)):
+        assert other == row
+        assert other is not row
+        assert [type(getattr(other, name)) for name in COLUMNS] == [
+            type(getattr(row, name)) for name in COLUMNS
+        ]

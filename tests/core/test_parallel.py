@@ -12,6 +12,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -152,6 +154,37 @@ def test_a_process_that_the_system_ends_is_named_in_one_line(run):
         parallel.workers(2, "forked"),
     ):
         list(run(end, [{"number": 0}, {"number": 1}]))
+
+
+@pytest.mark.parametrize("what", ["EOFError", "OSError: got end of file during message"])
+def test_a_process_that_ends_before_or_in_its_message_is_named_too(what):
+    """Python then names the error of the reader."""
+    call, error = Future[None](), BrokenProcessPool()
+    error.__cause__ = RuntimeError(f"a traceback\n{what}")
+    call.set_exception(error)
+    with pytest.raises(ChildProcessError, match=r"got one that was ended"):
+        parallel._received(call)
+
+
+def _refuse() -> None:
+    raise LookupError("not here")
+
+
+class NotReadableHere:
+    """Pickle can write it, and fails to read it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _refuse, ()
+
+
+@forked_only
+def test_a_result_that_cannot_be_read_is_no_ended_process():
+    def make(*, number: int) -> NotReadableHere:
+        return NotReadableHere()
+
+    with pytest.raises(BrokenProcessPool) as caught, parallel.workers(2, "forked"):
+        list(parallel.stream(make, [{"number": 0}, {"number": 1}]))
+    assert "LookupError: not here" in str(caught.value.__cause__)
 
 
 LARGE = """

@@ -13,7 +13,7 @@ from transformer_theory import probe
 from transformer_theory.core.metric import Activations, Metric
 from transformer_theory.metrics.networks import AttentionStatistics, Geometry
 from transformer_theory.models import CRATE, ViT
-from transformer_theory.probes.background import SharedMemory, is_possible
+from transformer_theory.probes.background import Background, SharedMemory, is_possible
 from transformer_theory.theories import list_theories
 
 pytestmark = pytest.mark.skipif(
@@ -188,6 +188,22 @@ def test_results_are_complete_before_the_block_ends():
         assert {row.step for row in p.result().table} == {0}
         network(**inputs)
         assert {row.step for row in p.result().table} == {0, 1}
+
+
+def test_rows_are_read_when_they_are_asked_for(monkeypatch):
+    """The training does not wait for hundreds of rows at each measurement."""
+    torch.manual_seed(0)
+    network, inputs = vit()
+    with probe(network, [Geometry()], background=True) as p:
+        monkeypatch.setattr(Background, "read", lambda self: pytest.fail("rows were read"))
+        for _ in range(5):
+            network(**inputs)
+        monkeypatch.undo()
+        while {row.step for row in p.rows} != {0, 1, 2, 3, 4}:  # they arrive
+            time.sleep(0.01)
+        found = list(p.rows)
+        assert p.rows == found
+    assert p.rows == found
 
 
 def measured(work) -> None:

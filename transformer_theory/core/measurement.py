@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from .sources import Source
-from .typed import check_types, typed
+from .typed import Record, check_types, typed
 
 if TYPE_CHECKING:
     pass
@@ -140,7 +140,7 @@ def extremeness(
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
-class Null:
+class Null(Record):
     """The null distribution of a quantity: its values at chance level.
 
     Attributes:
@@ -352,7 +352,7 @@ def coordinates_text(at: Mapping[str, Coordinate]) -> str:
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
-class Measurement:
+class Measurement(Record):
     """One measured number, with the theory's prediction and the place where it was measured.
 
     Attributes:

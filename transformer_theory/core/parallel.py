@@ -187,7 +187,10 @@ def _received(call: Future[T]) -> T:
     try:
         result = call.result()
     except BrokenExecutor as error:
-        if error.__cause__ is not None:  # the error of the call, or a result that cannot be read here
+        # It has a cause if a result could not be read. An end in place of a result, or in the middle of one,
+        # is due to the ended process, too.
+        cause = str(error.__cause__ or "EOFError")
+        if "EOFError" not in cause and "end of file during message" not in cause:
             raise
         raise ChildProcessError(
             "every worker process must live until its call is done, got one that was ended from outside, as "

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from .errors import nearest
+from .typed import Record
 
 # Combining characters by LaTeX accent, and letters by LaTeX command.
 ACCENTS = {
@@ -60,7 +61,7 @@ Status = Literal["", "confirmed", "second-hand", "not found", "own"]
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
-class Source:
+class Source(Record):
     """A place in the literature.
 
     >>> import transformer_theory as tt

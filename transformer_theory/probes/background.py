@@ -173,14 +173,15 @@ class Background:
     """The second process of a probe, as the training process sees it.
 
     Attributes:
-        done: measurements that have arrived and were not yet read.
+        arrived: measurements that were not yet read, pickled, and rows about their passes. A training that
+            reads them at its end does not wait for hundreds of rows at each measurement.
         open: steps of the measurements that have not arrived, and rows about their passes.
     """
 
     def __init__(self, work: Work):
         self.work, self.memory = work, SharedMemory()
         self.numbers = {module: number for number, module in enumerate(work.model.modules())}
-        self.done: list[Measured] = []
+        self.arrived: list[tuple[bytes, list[Measurement]]] = []
         self.open: deque[tuple[int, list[Measurement]]] = deque()
         self.free = True  # whether the shared memory may be written
         self.states: list[dict] | None = None
@@ -223,12 +224,18 @@ class Background:
         self.open.append((step, notes))
         self._send("finish", step)
 
-    def receive(self, *, wait: bool) -> list[Measured]:
-        """Returns the measurements that have arrived or, with ``wait``, all of them."""
+    def collect(self, *, wait: bool = False) -> None:
+        """Empties the pipe, into which the second process could not write any more; with ``wait`` until all
+        measurements have arrived.
+        """
         while (wait and self.open) or self.connection.poll():
             self._receive()
-        done, self.done = self.done, []
-        return done
+
+    def read(self) -> list[Measured]:
+        """Returns the measurements that have arrived since the last call."""
+        arrived, self.arrived = self.arrived, []
+        found = [(pickle.loads(content), notes) for content, notes in arrived]
+        return [measured._replace(rows=measured.rows + notes) for measured, notes in found]
 
     def fetch_states(self) -> None:
         """Fetches what the metrics carry from one measurement to the next."""
@@ -264,8 +271,7 @@ class Background:
         elif kind == "error":
             raise ChildProcessError(f"the process that computes the metrics has failed: {content}")
         else:
-            _, notes = self.open.popleft()
-            self.done.append(content._replace(rows=content.rows + notes))
+            self.arrived.append((content, self.open.popleft()[1]))
 
     def _ended(self) -> ChildProcessError:
         """Returns the error of a process that has ended by itself, for instance for lack of memory."""
@@ -327,6 +333,6 @@ def _measure(work: Work, connection: Connection, memory: SharedMemory) -> None:
             while found:
                 work.update(found.pop(0))
         elif kind == "finish":
-            connection.send(("measured", work.computed(*content)))
+            connection.send(("measured", pickle.dumps(work.computed(*content))))
         else:
             connection.send(("states", [metric.persistent_state() for metric in work.metrics]))

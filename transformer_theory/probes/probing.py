@@ -18,6 +18,7 @@ from ..core.reading import parse_json
 from ..core.result import Result, provenance
 from ..core.statistics import BAND_DRAWS
 from ..core.table import Table
+from ..core.typed import restored
 from ..core.validation import as_labels, as_tensor, integers
 from .background import Background, Measured, Work, is_possible
 from .forward_pass import ForwardPass, NoAttention
@@ -114,8 +115,6 @@ class Probe:
             ``transformers``.
         targets: targets of the outputs of the *next* forward pass, ``[batch, ...]``, for metrics of the
             outputs.
-        rows: all rows so far; with a file, the rows of the last measurement. With a second process, those
-            that have arrived.
         shared: whether a measurement covers the data of all processes; True for a model that is wrapped for
             parallel training.
         step: value of the column ``step`` of the next measurement. None: the index of the forward pass, from
@@ -174,7 +173,7 @@ class Probe:
         self.targets: Tensor | np.ndarray | None = None
         self._targets: Tensor | None = None
         self.step: int | None = None
-        self.rows: list[Measurement] = []
+        self._rows: list[Measurement] = []
         self._kinds: set[ActivationKind] = {kind for metric in self.metrics for kind in metric.kinds}
         self._passes = 0
         self._measured = 0  # number of measurements
@@ -224,6 +223,14 @@ class Probe:
             if self._background is not None:
                 self._background.close()
                 self._background = None
+
+    @property
+    def rows(self) -> list[Measurement]:
+        """All rows so far; with a file, the rows of the last measurement. With a second process, those that
+        have arrived.
+        """
+        self._receive(wait=False)
+        return self._rows
 
     def release(self) -> None:
         """Observes no further pass; a second process goes on."""
@@ -283,7 +290,7 @@ class Probe:
             self._start, self._end = about["file"]
         restore_metrics(self.metrics, state)
         vars(self).update(about["counts"])
-        self.rows, self._arrays = rows_of(state["rows"]), arrays_of(state)
+        self._rows, self._arrays = rows_of(state["rows"]), arrays_of(state)
         self._with_rows = set(about["with_rows"])
 
     @contextlib.contextmanager
@@ -543,8 +550,7 @@ class Probe:
         except ChildProcessError as error:
             self._background = None
             background.close()
-            for measured in background.done:
-                self._take(measured)
+            self._take_all(background)
             for step, notes in background.open:
                 self._take(Measured(step, [*notes, _lost(error)], {}, set()))
             self._notes[_lost(error)] = None
@@ -588,11 +594,19 @@ class Probe:
             self._take(Measured(int(step), list(self._notes), {}, set()))
         else:
             self._ask(Background.finish, int(step), list(self._notes))
-            self._receive(wait=False)
+            if self.file is None:
+                self._ask(Background.collect)
+            else:
+                self._receive(wait=False)
 
     def _receive(self, *, wait: bool) -> None:
         """Takes the measurements of the second process that have arrived or, with ``wait``, all of them."""
-        for measured in self._ask(Background.receive, wait=wait) or ():
+        self._ask(Background.collect, wait=wait)
+        if self._background is not None:
+            self._take_all(self._background)
+
+    def _take_all(self, background: Background) -> None:
+        for measured in background.read():
             self._take(measured)
 
     def _take(self, measured: Measured) -> None:
@@ -604,9 +618,9 @@ class Probe:
 
     def _keep(self, rows: list[Measurement]) -> None:
         if self.file is None:
-            self.rows += rows
+            self._rows += rows
             return
-        self.rows = rows
+        self._rows = rows
         # closing the file after each measurement writes its rows to disk
         with self.file.open("a", encoding="utf-8") as file:
             if self._end is not None:
@@ -682,9 +696,6 @@ def _placed(row: Measurement, model: str, step: int) -> Measurement:
     Nothing is validated again: a measurement has hundreds of rows, and this takes a fraction of the time of
     :func:`dataclasses.replace`.
     """
-    placed, set_field = object.__new__(Measurement), object.__setattr__
-    for name in COLUMNS:
-        set_field(placed, name, getattr(row, name))
-    set_field(placed, "model", row.model or model)
-    set_field(placed, "step", step if row.step is None else row.step)
-    return placed
+    columns = {name: getattr(row, name) for name in COLUMNS}
+    columns |= {"model": row.model or model, "step": step if row.step is None else row.step}
+    return restored(Measurement, columns.values())

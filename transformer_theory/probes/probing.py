@@ -594,9 +594,8 @@ class Probe:
             self._take(Measured(int(step), list(self._notes), {}, set()))
         else:
             self._ask(Background.finish, int(step), list(self._notes))
-            if self.file is None:
-                self._ask(Background.collect)
-            else:
+            self._ask(Background.collect)
+            if self.file is not None:
                 self._receive(wait=False)
 
     def _receive(self, *, wait: bool) -> None:

@@ -188,7 +188,6 @@ def test_a_result_that_cannot_be_read_is_no_ended_process():
 
 
 LARGE = """
-import sys
 from transformer_theory.core import parallel
 
 def large(*, number):

@@ -199,7 +199,9 @@ def test_rows_are_read_when_they_are_asked_for(monkeypatch):
         for _ in range(5):
             network(**inputs)
         monkeypatch.undo()
+        deadline = time.monotonic() + 60
         while {row.step for row in p.rows} != {0, 1, 2, 3, 4}:  # they arrive
+            assert time.monotonic() < deadline
             time.sleep(0.01)
         found = list(p.rows)
         assert p.rows == found

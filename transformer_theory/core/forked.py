@@ -86,7 +86,8 @@ def forked_pool(work: Callable[[T], R], processes: int) -> Iterator[Callable[[T]
     with ProcessPoolExecutor(processes, context, initializer=_prepare, initargs=(work, os.getpid())) as pool:
         # The ends of the workers: while this process holds one too, a message that a killed worker has begun
         # never ends, and whoever reads it waits forever.
-        ends: Any = (pool._call_queue._reader, pool._result_queue._writer)  # pyright: ignore[reportAttributeAccessIssue]
+        queues: Any = pool  # whose annotations lack them
+        ends = queues._call_queue._reader, queues._result_queue._writer
 
         def submit(argument: T) -> Future[R]:
             call = Future[R]()

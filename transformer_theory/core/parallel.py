@@ -103,7 +103,8 @@ def _submit(function: Callable[..., T], settings: Iterable[dict[str, Any]], retu
         return (result for _, result in found)
     forked = active if active and active.place == "forked" else None
     # without joblib no context of it is active; its import takes as long as a quick claim
-    if forked.count == 1 if forked else active is None and "joblib" not in sys.modules:
+    alone = forked.count == 1 if forked else active is None and "joblib" not in sys.modules
+    if alone:
         return (_call(function, setting, None) for setting in settings)
     # Workers append their lines of progress to a file of this machine, which a thread of this process reads.
     # Under Linux it has no name, and they find it among the files of this process: nothing is left if that is

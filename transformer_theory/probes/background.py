@@ -220,14 +220,15 @@ class Background:
             self._send("pass", self.memory.size, place)
 
     def finish(self, step: int, notes: list[Measurement]) -> None:
-        """Ends a measurement, to whose rows those about its passes are added."""
+        """Ends a measurement, to whose rows those about its passes are added. Empties the pipe, into which
+        the second process could not write any more, but leaves what arrives pickled.
+        """
         self.open.append((step, notes))
         self._send("finish", step)
+        self.collect(wait=False)
 
-    def collect(self, *, wait: bool = False) -> None:
-        """Empties the pipe, into which the second process could not write any more; with ``wait`` until all
-        measurements have arrived.
-        """
+    def collect(self, *, wait: bool) -> None:
+        """Takes the messages that have arrived from the pipe; with ``wait``, until all measurements have."""
         while (wait and self.open) or self.connection.poll():
             self._receive()
 

@@ -594,7 +594,6 @@ class Probe:
             self._take(Measured(int(step), list(self._notes), {}, set()))
         else:
             self._ask(Background.finish, int(step), list(self._notes))
-            self._ask(Background.collect)
             if self.file is not None:
                 self._receive(wait=False)
 
